@@ -1,0 +1,283 @@
+"""Where rotation, bias and logit scale meet scaled dot-product attention."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+
+from .encodings import AttentionBias, LogitScale, Rotation
+
+BACKENDS = ("auto", "dense")
+
+
+def attention(
+    q: Float[Tensor, "*batch h q d"],
+    k: Float[Tensor, "*batch g k d"],
+    v: Float[Tensor, "*batch g k e"],
+    *,
+    rotation: Rotation | tuple[Rotation | None, Rotation | None] | None = None,
+    bias: AttentionBias | Float[Tensor, "*#batch #h q k"] | None = None,
+    logit_scale: LogitScale | Float[Tensor, "*#batch #h q"] | None = None,
+    q_coords: Shaped[Tensor, "*rows m a"] | None = None,
+    k_coords: Shaped[Tensor, "*rows n a"] | None = None,
+    num_prefix_tokens: int = 0,
+    mask: Bool[Tensor, "*#batch #h q k"] | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    attn_drop: float = 0.0,
+    backend: str = "auto",
+) -> Float[Tensor, "*batch h q e"]:
+    """Scaled dot-product attention, ``softmax(logit_scale * scale * q . k + bias) v``, with positions in it.
+
+    Args:
+        q: Queries.
+        k: Keys; ``g`` heads divide ``h``, each serving ``h / g`` query heads.
+        v: Values.
+        rotation: Rotation of queries and keys, or a pair of one for each; applied here.
+        bias: An attention bias, evaluated here, or a tensor; gradients flow to either.
+        logit_scale: Factors of each query's logits, without the bias.
+        q_coords: Coordinates of the queries, for a bias or a logit scale that is a module.
+        k_coords: Coordinates of the keys; those of the queries unless given.
+        num_prefix_tokens: Leading tokens (class, registers) that the coordinates and a tensor bias leave out. They
+            have no bias and the logit scale 1. Queries without them, as in cached decoding, are recognised by their
+            number.
+        mask: True where a query may attend to a key.
+        is_causal: Whether a query sees only keys up to its own place; the last query is aligned with the last key.
+        scale: Factor of the logits; ``d ** -0.5`` unless given.
+        attn_drop: Probability that an attention weight is dropped.
+        backend: "auto" calls PyTorch's fused kernels; "dense" writes the formula out in float32.
+
+    Returns:
+        The attended values in their own dtype. A query that sees no key gets 0.
+
+    Raises:
+        ValueError: If shapes do not fit, coordinates are missing, or the backend is unknown.
+        TypeError: If the mask is not boolean.
+
+    Example:
+        >>> coords, q = grid_coords(height=3, width=4), torch.randn(2, 8, 12, 64)
+        >>> attention(q, q, q, rotation=RoPE(64, axes=2)(coords), bias=ALiBi(8, axes=2), q_coords=coords).shape
+        torch.Size([2, 8, 12, 64])
+    """
+    _check_shapes(q, k, v, backend)
+    k_coords = q_coords if k_coords is None else k_coords
+    visible = _visible(mask, is_causal, q, k)
+    if isinstance(bias, AttentionBias):
+        bias = _evaluate_bias(bias, q, k, q_coords, k_coords, num_prefix_tokens)
+    elif bias is not None:
+        bias = _pad_prefix(bias, q, k, num_prefix_tokens)
+    if isinstance(logit_scale, LogitScale):
+        logit_scale = _evaluate_scale(logit_scale, q, k, q_coords, visible)
+
+    if rotation is not None:
+        q_rotation, k_rotation = (rotation, rotation) if isinstance(rotation, Rotation) else rotation
+        q = q if q_rotation is None else q_rotation.apply(q, role="query")
+        k = k if k_rotation is None else k_rotation.apply(k, role="key")
+    if logit_scale is not None:
+        factor = F.pad(logit_scale, (q.shape[-2] - logit_scale.shape[-1], 0), value=1.0)
+        q = (q * factor[..., None]).to(q.dtype)
+    if backend == "dense":
+        return _dense(q, k, v, bias, visible, scale, attn_drop)
+    return _fused(q, k, v, bias, visible, is_causal and mask is None, scale, attn_drop)
+
+
+def _fused(q, k, v, bias, visible, causal, scale, attn_drop):
+    dtype, grouped = v.dtype, q.shape[-3] != k.shape[-3]
+    if bias is None:
+        if causal and q.shape[-2] == k.shape[-2]:
+            return F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, dropout_p=attn_drop, scale=scale, enable_gqa=grouped
+            ).to(dtype)
+        sighted, blind = _sighted(visible)
+        result = F.scaled_dot_product_attention(q, k, v, sighted, attn_drop, scale=scale, enable_gqa=grouped)
+        return _silence(result, blind).to(dtype)
+    # Fused kernels want the bias in q's dtype, and half precision cannot tell the biases of distant keys apart.
+    sighted, blind = _sighted(visible)
+    exact = torch.promote_types(q.dtype, torch.float32)
+    bias = bias.to(exact) if sighted is None else bias.to(exact).masked_fill(~sighted, -torch.inf)
+    with torch.autocast(q.device.type, enabled=False):
+        result = F.scaled_dot_product_attention(
+            q.to(exact), k.to(exact), v.to(exact), bias, attn_drop, scale=scale, enable_gqa=grouped
+        )
+    return _silence(result, blind).to(dtype)
+
+
+def _dense(q, k, v, bias, visible, scale, attn_drop):
+    """The definition, in float32 or, for float64 input, in float64."""
+    exact = torch.promote_types(q.dtype, torch.float32)
+    sighted, blind = _sighted(visible)
+    with torch.autocast(q.device.type, enabled=False):
+        keys, values = (part.to(exact).repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) for part in (k, v))
+        logits = q.to(exact) @ keys.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        if bias is not None:
+            logits = logits + bias
+        if sighted is not None:
+            logits = logits.masked_fill(~sighted, -torch.inf)
+        result = F.dropout(logits.softmax(-1), attn_drop) @ values
+    return _silence(result, blind).to(v.dtype)
+
+
+def _sighted(visible: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The mask with queries that see no key let see all, which keeps their softmax finite, and which those are."""
+    if visible is None:
+        return None, None
+    blind = ~visible.any(-1, keepdim=True)
+    return visible | blind, blind
+
+
+def _silence(result: Tensor, blind: Tensor | None) -> Tensor:
+    return result if blind is None else result.masked_fill(blind, 0)
+
+
+def _visible(mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> Tensor | None:
+    """Mask and causality in one boolean tensor; None where every query sees every key."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must be boolean (True may attend), got {mask.dtype}")
+        _check_fits("mask", mask, (*q.shape[:-1], keys))
+    if not is_causal or queries == 1:
+        return mask
+    causal = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+    return causal if mask is None else causal & mask
+
+
+def _evaluate_bias(bias, q, k, q_coords, k_coords, num_prefix_tokens) -> Tensor:
+    if q_coords is None:
+        raise ValueError(f"{type(bias).__name__} is a bias of coordinates: attention needs q_coords")
+    unknown = bias.needs - {"query", "key"}
+    if unknown:
+        raise ValueError(f"{type(bias).__name__} needs {', '.join(sorted(unknown))}, which attention cannot give it")
+    content = {"query": q[..., -q_coords.shape[-2] :, :], "key": k[..., -k_coords.shape[-2] :, :]}
+    dense = bias(q_coords, k_coords, **{name: content[name] for name in bias.needs})
+    return _pad_prefix(dense, q, k, num_prefix_tokens)
+
+
+def _pad_prefix(bias, q, k, num_prefix_tokens) -> Tensor:
+    """The bias with zeros for prefix tokens that it leaves out."""
+    for name, missing in [("queries", q.shape[-2] - bias.shape[-2]), ("keys", k.shape[-2] - bias.shape[-1])]:
+        if missing not in (0, num_prefix_tokens):
+            raise ValueError(
+                f"the bias has shape {tuple(bias.shape)}, which leaves out {missing} of the {name}; "
+                f"num_prefix_tokens is {num_prefix_tokens}"
+            )
+    bias = F.pad(bias, (k.shape[-2] - bias.shape[-1], 0, q.shape[-2] - bias.shape[-2], 0))
+    _check_fits("bias", bias, (*q.shape[:-1], k.shape[-2]))
+    return bias
+
+
+def _evaluate_scale(logit_scale, q, k, q_coords, visible) -> Tensor:
+    if q_coords is None:
+        raise ValueError(f"{type(logit_scale).__name__} is a scale of coordinates: attention needs q_coords")
+    queries = q_coords.shape[-2]
+    if visible is None:
+        return logit_scale(q_coords, visible=torch.full((queries,), k.shape[-2], device=q.device))
+    if visible.ndim > 2 and visible.shape[-3] != 1:
+        raise ValueError(f"a logit scale takes one mask for all heads, got mask shape {tuple(visible.shape)}")
+    counts = visible.expand(*visible.shape[:-1], k.shape[-2]).sum(-1)[..., -queries:]
+    return logit_scale(q_coords, visible=counts if visible.ndim == 2 else counts.squeeze(-2))
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if min(q.ndim, k.ndim, v.ndim) < 3:
+        raise ValueError(
+            f"q, k and v must be (..., heads, tokens, channels), got {[tuple(part.shape) for part in (q, k, v)]}"
+        )
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"q has {q.shape[-1]} channels per head but k has {k.shape[-1]}")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(f"k and v must agree in all but channels, got {tuple(k.shape)} and {tuple(v.shape)}")
+    if q.shape[-3] % k.shape[-3]:
+        raise ValueError(f"q has {q.shape[-3]} heads, which the {k.shape[-3]} heads of k do not divide")
+
+
+def _check_fits(name: str, part: Tensor, shape: tuple[int, ...]) -> None:
+    if part.ndim > len(shape) or any(
+        own not in (1, full) for own, full in zip(reversed(part.shape), reversed(shape), strict=False)
+    ):
+        raise ValueError(f"{name} must fit logits of shape {tuple(shape)}, got shape {tuple(part.shape)}")
+
+
+class Attention(nn.Module):
+    """Self-attention of tokens ``(b, n, dim)`` that takes its positions as arguments.
+
+    Args:
+        dim: Channels of a token.
+        num_heads: Heads of queries.
+        num_kv_heads: Heads of keys and values, a divisor of ``num_heads``; as many unless given.
+        head_dim: Channels per head; ``dim // num_heads`` unless given.
+        qkv_bias: Whether the projections of q, k and v have a bias.
+        qk_norm: Makes a normalisation of ``head_dim`` channels for queries and one for keys.
+        attn_drop: Probability that an attention weight is dropped in training.
+        proj_drop: Probability that an output is dropped in training.
+
+    Raises:
+        ValueError: If ``num_heads`` does not divide ``dim`` and no ``head_dim`` is given, or ``num_kv_heads`` does
+            not divide ``num_heads``.
+
+    Example:
+        >>> coords = grid_coords(height=3, width=4)
+        >>> Attention(dim=48, num_heads=4)(torch.randn(2, 12, 48), rotation=RoPE(12, axes=2)(coords)).shape
+        torch.Size([2, 12, 48])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        qkv_bias: bool = True,
+        qk_norm: Callable[[int], nn.Module] | None = None,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+    ):
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if head_dim is None and dim % num_heads:
+            raise ValueError(f"dim ({dim}) must be a multiple of num_heads ({num_heads}) where no head_dim is given")
+        if num_heads % num_kv_heads:
+            raise ValueError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({num_kv_heads})")
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.head_dim = dim // num_heads if head_dim is None else head_dim
+        self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=qkv_bias)
+        self.q_norm = nn.Identity() if qk_norm is None else qk_norm(self.head_dim)
+        self.k_norm = nn.Identity() if qk_norm is None else qk_norm(self.head_dim)
+        self.proj = nn.Linear(num_heads * self.head_dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.attn_drop = attn_drop
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n dim"],
+        *,
+        rotation: Rotation | None = None,
+        bias: AttentionBias | Tensor | None = None,
+        logit_scale: LogitScale | Tensor | None = None,
+        coords: Shaped[Tensor, "*rows m a"] | None = None,
+        num_prefix_tokens: int = 0,
+        mask: Bool[Tensor, "*#rows #h n n"] | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "b n dim"]:
+        """Attends within ``x``; the arguments are those of `attention`."""
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(-3, -2)
+        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-3)
+        y = attention(
+            self.q_norm(q),
+            self.k_norm(k),
+            v,
+            rotation=rotation,
+            bias=bias,
+            logit_scale=logit_scale,
+            q_coords=coords,
+            num_prefix_tokens=num_prefix_tokens,
+            mask=mask,
+            is_causal=is_causal,
+            attn_drop=self.attn_drop if self.training else 0.0,
+        )
+        return self.proj_drop(self.proj(y.transpose(-3, -2).flatten(-2)))

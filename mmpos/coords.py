@@ -1,0 +1,252 @@
+"""Where tokens are: coordinates ``(..., n, a)`` with the axes in the order (t, y, x).
+
+This file alone decides the order of axes and of tokens: row-major, zero-based, the last axis fastest.
+Coordinates are int64 where they are indices and float64 where they are real numbers.
+"""
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+import torch
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+
+def sequence_coords(
+    length: int, offset: int | Int[Tensor, "*batch"] = 0, *, device: torch.device | str | None = None
+) -> Int[Tensor, "*batch n 1"]:
+    """Positions ``offset, offset + 1, ...`` of the tokens of a sequence.
+
+    Args:
+        length: Number of tokens ``n``.
+        offset: Position of the first token: one for all, or an integer tensor with one per row, as decoding
+            with a cache needs it (the number of tokens seen so far).
+        device: Where the result lies; the offset's device if that is a tensor.
+
+    Raises:
+        ValueError: If ``length`` is negative.
+        TypeError: If ``length`` or ``offset`` is not an integer.
+
+    Example:
+        >>> sequence_coords(3, offset=torch.tensor([0, 7]))[..., 0]
+        tensor([[0, 1, 2],
+                [7, 8, 9]])
+    """
+    length = _size("length", length)
+    if not isinstance(offset, Tensor):
+        return (torch.arange(length, device=device) + _integer("offset", offset))[:, None]
+    check_integers("offset", offset)
+    offset = offset.to(device=device, dtype=torch.int64)
+    return (torch.arange(length, device=offset.device) + offset[..., None])[..., None]
+
+
+def grid_coords(
+    height: int,
+    width: int,
+    spacing: float | Sequence[float] = 1,
+    origin: float | Sequence[float] = 0,
+    *,
+    device: torch.device | str | None = None,
+) -> Shaped[Tensor, "n 2"]:
+    """Coordinates (y, x) of the cells of an image grid, row by row.
+
+    Args:
+        height: Number of rows.
+        width: Number of columns.
+        spacing: Distance between neighbours in coordinate units, one for both axes or one for each.
+        origin: Coordinate of the first cell, one for both axes or one for each.
+        device: Where the result lies.
+
+    Returns:
+        ``(height * width, 2)``: int64 if spacing and origin are integers, float64 otherwise.
+
+    Raises:
+        ValueError: If a size is negative, or spacing or origin does not have one number per axis.
+        TypeError: If a size is not an integer, or spacing or origin not a number.
+
+    Example:
+        >>> grid_coords(height=2, width=3).T
+        tensor([[0, 0, 0, 1, 1, 1],
+                [0, 1, 2, 0, 1, 2]])
+    """
+    return _lattice({"height": height, "width": width}, spacing, origin, device)
+
+
+def video_coords(
+    frames: int,
+    height: int,
+    width: int,
+    spacing: float | Sequence[float] = 1,
+    origin: float | Sequence[float] = 0,
+    *,
+    device: torch.device | str | None = None,
+) -> Shaped[Tensor, "n 3"]:
+    """Coordinates (t, y, x) of the cells of a video, frame by frame and row by row.
+
+    Args:
+        frames: Number of frames.
+        height: Number of rows.
+        width: Number of columns.
+        spacing: Distance between neighbours in coordinate units, one for all axes or one for each; for example
+            ``(1 / fps, 1, 1)`` for seconds on the first axis.
+        origin: Coordinate of the first cell, one for all axes or one for each.
+        device: Where the result lies.
+
+    Returns:
+        ``(frames * height * width, 3)``: int64 if spacing and origin are integers, float64 otherwise.
+
+    Raises:
+        ValueError: If a size is negative, or spacing or origin does not have one number per axis.
+        TypeError: If a size is not an integer, or spacing or origin not a number.
+
+    Example:
+        >>> video_coords(frames=2, height=3, width=4)[13]
+        tensor([1, 0, 1])
+    """
+    return _lattice({"frames": frames, "height": height, "width": width}, spacing, origin, device)
+
+
+def volume_coords(
+    depth: int,
+    height: int,
+    width: int,
+    spacing: float | Sequence[float] = 1,
+    origin: float | Sequence[float] = 0,
+    *,
+    device: torch.device | str | None = None,
+) -> Shaped[Tensor, "n 3"]:
+    """Coordinates (z, y, x) of the voxels of a volume, slice by slice and row by row.
+
+    Args:
+        depth: Number of slices.
+        height: Number of rows.
+        width: Number of columns.
+        spacing: Distance between neighbours, one for all axes or one for each; for example the voxel size in
+            millimetres ``(5.0, 0.7, 0.7)`` of a scan with thick slices.
+        origin: Coordinate of the first voxel, one for all axes or one for each.
+        device: Where the result lies.
+
+    Returns:
+        ``(depth * height * width, 3)``: int64 if spacing and origin are integers, float64 otherwise.
+
+    Raises:
+        ValueError: If a size is negative, or spacing or origin does not have one number per axis.
+        TypeError: If a size is not an integer, or spacing or origin not a number.
+
+    Example:
+        >>> volume_coords(depth=2, height=3, width=4, spacing=(5.0, 1.0, 1.0))[12]
+        tensor([5., 0., 0.], dtype=torch.float64)
+    """
+    return _lattice({"depth": depth, "height": height, "width": width}, spacing, origin, device)
+
+
+def packed_coords(
+    lengths: Sequence[int] | Int[Tensor, " documents"], gap: int = 0, *, device: torch.device | str | None = None
+) -> tuple[Int[Tensor, "n 1"], Int[Tensor, " n"]]:
+    """Positions and document numbers of documents packed end to end into one row.
+
+    Token ``i`` of document ``j`` stands at ``i + j * gap``: by default every document starts at 0 again.
+
+    Args:
+        lengths: Tokens of each document; a document may be empty.
+        gap: Distance from the start of one document to the start of the next, in positions.
+        device: Where the results lie; the device of ``lengths`` if that is a tensor.
+
+    Returns:
+        Positions ``(n, 1)`` and the document of each token ``(n,)``, both int64. Only a mask made of the latter
+        keeps attention from reaching across documents.
+
+    Raises:
+        ValueError: If a length is negative or ``lengths`` has more than one axis.
+        TypeError: If lengths or gap are not integers.
+
+    Example:
+        >>> coords, document = packed_coords([3, 2])
+        >>> coords[:, 0], document
+        (tensor([0, 1, 2, 0, 1]), tensor([0, 0, 0, 1, 1]))
+    """
+    gap = _integer("gap", gap)
+    if not isinstance(lengths, Tensor):
+        lengths = torch.tensor([_size("lengths", length) for length in lengths], dtype=torch.int64, device=device)
+    check_integers("lengths", lengths)
+    if lengths.ndim != 1:
+        raise ValueError(f"lengths must have one axis, got shape {tuple(lengths.shape)}")
+    lengths = lengths.to(device=device, dtype=torch.int64)
+    if lengths.numel() and not lengths.is_meta and lengths.min() < 0:
+        raise ValueError(f"lengths must not be negative, got {lengths.min().item()}")
+    document = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    start = lengths.cumsum(0) - lengths
+    position = torch.arange(len(document), device=lengths.device) - start[document]
+    return (position + document * gap)[:, None], document
+
+
+def padded_coords(mask: Bool[Tensor, "b *grid"], *, device: torch.device | str | None = None) -> Int[Tensor, "b n a"]:
+    """Positions of the real tokens of padded rows, counted per row and per axis; pads get 0.
+
+    Padding may stand on any side. A mask of images ``(b, height, width)`` gives grids (y, x), one of videos
+    ``(b, frames, height, width)`` gives (t, y, x), with tokens in row-major order.
+
+    Args:
+        mask: True where a token is real.
+        device: Where the result lies; the mask's device unless given.
+
+    Raises:
+        TypeError: If the mask is not boolean.
+        ValueError: If the mask has no axis besides the batch.
+
+    Example:
+        >>> padded_coords(torch.tensor([[False, False, True, True], [True, True, True, False]]))[..., 0]
+        tensor([[0, 0, 0, 1],
+                [0, 1, 2, 0]])
+
+    Reference:
+        Counting real cells along each axis of an image follows DETR: Carion et al., 2020, sec. A.4.
+        https://arxiv.org/abs/2005.12872
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean (True is a real token), got {mask.dtype}; use mask.bool()")
+    if mask.ndim < 2:
+        raise ValueError(f"mask must have a batch axis and at least one other, got shape {tuple(mask.shape)}")
+    mask = mask.to(device=device)
+    counts = [(mask.cumsum(axis) - 1).where(mask, 0) for axis in range(1, mask.ndim)]
+    return torch.stack(counts, dim=-1).flatten(1, -2)
+
+
+def _lattice(sizes: dict[str, int], spacing, origin, device) -> Shaped[Tensor, "n a"]:
+    """All points of a regular grid with named sizes, the last axis fastest."""
+    steps, starts = _per_axis("spacing", spacing, sizes), _per_axis("origin", origin, sizes)
+    dtype = torch.int64 if all(isinstance(number, Integral) for number in steps + starts) else torch.float64
+    axes = [
+        torch.arange(_size(name, size), dtype=dtype, device=device) * step + start
+        for (name, size), step, start in zip(sizes.items(), steps, starts, strict=True)
+    ]
+    return torch.stack(torch.meshgrid(axes, indexing="ij"), dim=-1).flatten(0, -2)
+
+
+def _per_axis(name: str, value: float | Sequence[float], sizes: dict[str, int]) -> list[float]:
+    values = list(value) if isinstance(value, Sequence) else [value] * len(sizes)
+    if len(values) != len(sizes):
+        raise ValueError(f"{name} must be one number or one for each of {', '.join(sizes)}, got {value!r}")
+    for number in values:
+        if isinstance(number, bool) or not isinstance(number, Real):
+            raise TypeError(f"{name} must be made of numbers, got {value!r}")
+    return values
+
+
+def _size(name: str, value: int) -> int:
+    value = _integer(name, value)
+    if value < 0:
+        raise ValueError(f"{name} must not be negative, got {value}")
+    return value
+
+
+def _integer(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    return value
+
+
+def check_integers(name: str, value: Tensor) -> None:
+    """Refuses a tensor that does not hold integers."""
+    if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+        raise TypeError(f"{name} must hold integers, got {value.dtype}")

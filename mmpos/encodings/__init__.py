@@ -1,0 +1,18 @@
+"""Positional encodings, one file for each way a transformer takes position in."""
+
+from .additive import LearnedTable, Sinusoidal
+from .base import AdditiveEncoding, AttentionBias, LogitScale, RotaryEncoding, Rotation
+from .bias import ALiBi
+from .rotary import RoPE
+
+__all__ = [
+    "ALiBi",
+    "AdditiveEncoding",
+    "AttentionBias",
+    "LearnedTable",
+    "LogitScale",
+    "RoPE",
+    "RotaryEncoding",
+    "Rotation",
+    "Sinusoidal",
+]

@@ -1,0 +1,256 @@
+"""The four ways a transformer takes position in: it adds to tokens, rotates q and k, biases logits or scales them."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+Layout = Literal["half", "interleaved"]
+Role = Literal["query", "key"]
+AXES = {1: "(t)", 2: "(y, x)", 3: "(t, y, x)"}
+USES = {1: "sequences", 2: "images", 3: "video"}
+
+
+class AdditiveEncoding(nn.Module, ABC):
+    """Adds to tokens: coordinates ``(..., n, a)`` become vectors ``(..., n, dim)``."""
+
+    axes: int
+
+    @abstractmethod
+    def forward(
+        self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
+    ) -> Float[Tensor, "*batch n dim"]:
+        """Encodes coordinates; ``length`` matters only to encodings that depend on it."""
+
+
+class RotaryEncoding(nn.Module, ABC):
+    """Rotates queries and keys: coordinates ``(..., n, a)`` become a `Rotation`."""
+
+    axes: int
+
+    @abstractmethod
+    def forward(
+        self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
+    ) -> "Rotation":
+        """The rotation of tokens at these coordinates; ``length`` matters only to encodings that depend on it."""
+
+
+class AttentionBias(nn.Module, ABC):
+    """Adds to logits: coordinates of queries and keys become a bias ``(..., h, q, k)``.
+
+    ``needs`` names what else the bias reads, of "query", "key" and "tokens"; `attention` hands over just that.
+    Beside `forward` a bias may offer lowerings that spare the ``(q, k)`` tensor and must agree with it: override
+    `score`, for fused kernels, or `factors`, for a bias that is an inner product.
+    """
+
+    axes: int
+    needs: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def forward(
+        self,
+        q_coords: Shaped[Tensor, "*batch q a"],
+        k_coords: Shaped[Tensor, "*batch k a"],
+        *,
+        query: Float[Tensor, "*batch h q d"] | None = None,
+        key: Float[Tensor, "*batch g k d"] | None = None,
+        tokens: Float[Tensor, "*batch k c"] | None = None,
+    ) -> Float[Tensor, "*batch h q k"]:
+        """The bias in float32; gradients flow to learned parts and to float coordinates."""
+
+    def score(
+        self, head: Int[Tensor, ""], q_coord: Shaped[Tensor, " a"], k_coord: Shaped[Tensor, " a"]
+    ) -> Float[Tensor, ""]:
+        """One entry of the bias."""
+        raise NotImplementedError(f"{type(self).__name__} has no score lowering")
+
+    def factors(
+        self, q_coords: Shaped[Tensor, "*batch q a"], k_coords: Shaped[Tensor, "*batch k a"]
+    ) -> tuple[Float[Tensor, "*batch h q r"], Float[Tensor, "*batch h k r"]]:
+        """Two tensors whose inner product over ``r`` is the bias."""
+        raise NotImplementedError(f"{type(self).__name__} has no factors")
+
+
+class LogitScale(nn.Module, ABC):
+    """Multiplies the logits of each query: coordinates ``(..., q, a)`` become factors ``(..., h, q)``."""
+
+    axes: int
+
+    @abstractmethod
+    def forward(
+        self, q_coords: Shaped[Tensor, "*batch q a"], *, visible: Int[Tensor, "*batch q"] | None = None
+    ) -> Float[Tensor, "*batch #h q"]:
+        """The factors; ``visible`` is the number of keys that each query may attend to."""
+
+
+class Rotation(NamedTuple):
+    """Turns the channel pairs of queries and keys by the angles whose cosine and sine it holds.
+
+    The first ``2 p`` channels turn, the others pass through::
+
+        layout "half":         pair i is channels (i, i + p), as in Llama
+        layout "interleaved":  pair i is channels (2 i, 2 i + 1), as in RoFormer
+
+    Args:
+        cos: One entry per token and pair; the head axis is 1, ``num_heads`` or ``num_kv_heads``.
+        sin: As ``cos``.
+        layout: Which channels pair up.
+        scale: xPos' factor per token and pair; multiplies queries and divides keys.
+
+    Reference:
+        Su et al., RoFormer, 2021, sec. 3.4. https://arxiv.org/abs/2104.09864
+    """
+
+    cos: Float[Tensor, "*batch #h n p"]
+    sin: Float[Tensor, "*batch #h n p"]
+    layout: Layout = "half"
+    scale: Float[Tensor, "*batch #h n p"] | None = None
+
+    def apply(self, x: Float[Tensor, "*rows h n d"], role: Role | None = None) -> Float[Tensor, "*rows h n d"]:
+        """Rotates ``x`` in float32 (float64 if ``x`` is) and returns it in its own dtype, as a new tensor.
+
+        Args:
+            x: Queries or keys.
+            role: Which of the two they are; needed only when ``scale`` is set.
+
+        Raises:
+            ValueError: If tokens, heads or channels of ``x`` do not fit the rotation, or the role is missing.
+            TypeError: If ``x`` is not real floating point.
+        """
+        self._check(x, role)
+        cos, sin = (self._per_head(part, x.shape[-3]) for part in self._parts(role))
+        pairs = cos.shape[-1]
+        exact = x if x.dtype == torch.float64 else x.float()
+        if self.layout == "half":
+            first, second = exact[..., :pairs], exact[..., pairs : 2 * pairs]
+            turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        else:
+            first, second = exact[..., : 2 * pairs : 2], exact[..., 1 : 2 * pairs : 2]
+            turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+        turned = turned.to(x.dtype)
+        return turned if 2 * pairs == x.shape[-1] else torch.cat([turned, x[..., 2 * pairs :]], dim=-1)
+
+    def with_prefix(self, num_prefix_tokens: int) -> "Rotation":
+        """The rotation of as many tokens more in front, each turned as if at coordinate 0."""
+        if isinstance(num_prefix_tokens, bool) or not isinstance(num_prefix_tokens, int):
+            raise TypeError(f"num_prefix_tokens must be an integer, got {num_prefix_tokens!r}")
+        if num_prefix_tokens < 0:
+            raise ValueError(f"num_prefix_tokens must not be negative, got {num_prefix_tokens}")
+
+        def extend(part: Tensor, value: float) -> Tensor:
+            return nn.functional.pad(part, (0, 0, num_prefix_tokens, 0), value=value)
+
+        scale = None if self.scale is None else extend(self.scale, 1.0)
+        return self._replace(cos=extend(self.cos, 1.0), sin=extend(self.sin, 0.0), scale=scale)
+
+    def where(self, positioned: Bool[Tensor, "*batch n"]) -> "Rotation":
+        """The rotation in which tokens without a position, False in ``positioned``, turn as at coordinate 0."""
+        if positioned.dtype != torch.bool:
+            raise TypeError(f"positioned must be boolean, got {positioned.dtype}")
+        if positioned.shape[-1] != self.cos.shape[-2]:
+            raise ValueError(f"positioned has {positioned.shape[-1]} tokens but the rotation has {self.cos.shape[-2]}")
+        chosen = positioned[..., None, :, None]
+        scale = None if self.scale is None else self.scale.where(chosen, 1.0)
+        return self._replace(cos=self.cos.where(chosen, 1.0), sin=self.sin.where(chosen, 0.0), scale=scale)
+
+    def inverse(self) -> "Rotation":
+        """The rotation that turns back: ``rotation.inverse().apply(rotation.apply(x))`` is ``x``."""
+        scale = None if self.scale is None else self.scale.reciprocal()
+        return self._replace(sin=-self.sin, scale=scale)
+
+    def _parts(self, role: Role | None) -> tuple[Tensor, Tensor]:
+        if self.scale is None:
+            return self.cos, self.sin
+        scale = self.scale if role == "query" else self.scale.reciprocal()
+        return self.cos * scale, self.sin * scale
+
+    @staticmethod
+    def _per_head(part: Tensor, num_heads: int) -> Tensor:
+        """A head axis of key-value groups is repeated for the query heads of each group."""
+        groups = part.shape[-3]
+        return part if groups in (1, num_heads) else part.repeat_interleave(num_heads // groups, dim=-3)
+
+    def _check(self, x: Tensor, role: str | None) -> None:
+        heads, tokens, pairs = self.cos.shape[-3:]
+        if not x.is_floating_point():
+            raise TypeError(f"x must be real floating point, got {x.dtype}")
+        if x.ndim < 3:
+            raise ValueError(f"x must be (..., h, n, d), got shape {tuple(x.shape)}")
+        if x.shape[-2] != tokens:
+            more = x.shape[-2] - tokens
+            hint = f"; prefix tokens? use rotation.with_prefix({more})" if more > 0 else ""
+            raise ValueError(f"x has {x.shape[-2]} tokens but the rotation has {tokens}{hint}")
+        if x.shape[-1] < 2 * pairs:
+            raise ValueError(f"x has {x.shape[-1]} channels per head but the rotation turns {2 * pairs}")
+        if x.shape[-3] % heads:
+            raise ValueError(f"x has {x.shape[-3]} heads, which the rotation's {heads} do not divide")
+        if not _broadcast(x.shape[:-3], self.cos.shape[:-3]):
+            raise ValueError(f"x has batch shape {tuple(x.shape[:-3])} but the rotation {tuple(self.cos.shape[:-3])}")
+        check_layout(self.layout)
+        if role not in (None, "query", "key"):
+            raise ValueError(f"role must be 'query' or 'key', got {role!r}")
+        if self.scale is not None and role is None:
+            raise ValueError("a rotation with a scale (xPos) needs apply(x, role='query') or role='key'")
+
+
+def _broadcast(rows: torch.Size, batch: torch.Size) -> bool:
+    """Whether a rotation of ``batch`` fits tensors of ``rows`` without enlarging them."""
+    return len(batch) <= len(rows) and all(b in (1, r) for r, b in zip(reversed(rows), reversed(batch), strict=False))
+
+
+def check_coords(coords: Tensor, axes: int, name: str = "coords", owner: str | None = None) -> None:
+    """Refuses coordinates with the wrong number of axes or a dtype that cannot hold positions.
+
+    Raises:
+        ValueError: If the last axis of ``coords`` is not ``axes`` wide.
+        TypeError: If they are boolean, complex or half precision, which cannot count past 256.
+    """
+    if not isinstance(coords, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(coords).__name__}")
+    if coords.ndim < 2 or coords.shape[-1] != axes:
+        order = f" {AXES[axes]}" if axes in AXES else ""
+        hint = ""
+        if owner is not None and coords.ndim >= 2 and coords.shape[-1] in USES:
+            hint = f"; for {USES[coords.shape[-1]]} use {owner}(axes={coords.shape[-1]})"
+        plural = "axis" if axes == 1 else "axes"
+        raise ValueError(f"{name} must have {axes} {plural}{order}, got shape {tuple(coords.shape)}{hint}")
+    if coords.dtype == torch.bool or coords.is_complex():
+        raise TypeError(f"{name} must be integers or floats, got {coords.dtype}")
+    if coords.is_floating_point() and coords.dtype.itemsize < 4:
+        raise TypeError(
+            f"{name} must not be in half precision, got {coords.dtype}, which cannot tell neighbours apart past 256; "
+            "make them in float64 or int64"
+        )
+
+
+def check_positive(name: str, value: int) -> None:
+    """Refuses a size that is not a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be positive, got {value}")
+
+
+def check_width(name: str, width: int, axes: int) -> None:
+    """Refuses a width that cannot be shared out in pairs of channels among the axes."""
+    check_positive(name, width)
+    check_positive("axes", axes)
+    if width % (2 * axes):
+        raise ValueError(f"{name} ({width}) must be a multiple of 2 * axes ({2 * axes})")
+
+
+def check_base(base: float) -> None:
+    """Refuses a base that gives no geometric series of frequencies."""
+    if isinstance(base, bool) or not isinstance(base, int | float):
+        raise TypeError(f"base must be a number, got {base!r}")
+    if not 0 < base < math.inf:
+        raise ValueError(f"base must be positive and finite, got {base}")
+
+
+def check_layout(layout: str) -> None:
+    """Refuses a layout that is not known."""
+    if layout not in ("half", "interleaved"):
+        raise ValueError(f"layout must be 'half' or 'interleaved', got {layout!r}")

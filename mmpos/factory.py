@@ -1,0 +1,279 @@
+"""Encodings by name: one table for Python, YAML and users' own."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from torch import nn
+
+from .encodings import (
+    AdditiveEncoding,
+    ALiBi,
+    AttentionBias,
+    LearnedTable,
+    LogitScale,
+    RoPE,
+    RotaryEncoding,
+    Sinusoidal,
+)
+
+Kind = Literal["additive", "rotary", "bias", "scale"]
+Slot = dict[str, Any] | Callable[..., nn.Module] | None
+
+INTERFACES: dict[str, type[nn.Module]] = {
+    "additive": AdditiveEncoding,
+    "rotary": RotaryEncoding,
+    "bias": AttentionBias,
+    "scale": LogitScale,
+}
+
+ENCODINGS: dict[str, tuple[str, Callable[..., nn.Module]]] = {
+    "Sinusoidal": ("additive", Sinusoidal),
+    "LearnedTable": ("additive", LearnedTable),
+    "RoPE": ("rotary", RoPE),
+    "ALiBi": ("bias", ALiBi),
+}
+
+# What YAML 1.1 reads as text though everybody means a number: an exponent without a point or a sign.
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+class Encodings(NamedTuple):
+    """The four slots of a modality; an empty one is no position."""
+
+    additive: AdditiveEncoding | None = None
+    rotary: RotaryEncoding | None = None
+    bias: AttentionBias | None = None
+    scale: LogitScale | None = None
+
+
+def list_encodings(kind: Kind | None = None) -> list[str]:
+    """Names that `create_encoding` knows, of one kind or of all.
+
+    Raises:
+        ValueError: If the kind is unknown.
+
+    Example:
+        >>> list_encodings(kind="rotary")
+        ['RoPE']
+    """
+    if kind is not None:
+        _check_kind(kind)
+    return sorted(name for name, (own, _) in ENCODINGS.items() if kind in (None, own))
+
+
+def register_encoding(name: str, factory: Callable[..., nn.Module], *, kind: Kind | None = None) -> None:
+    """Makes an encoding of the user's own known by name, to `create_encoding` and in every config.
+
+    Args:
+        name: The name; not one that is taken.
+        factory: The class, or a function that builds the module.
+        kind: The slot it is for; needed for functions only, a class says it by its interface.
+
+    Raises:
+        ValueError: If the name is taken, the kind is unknown, or a function comes without one.
+        TypeError: If the factory is not callable, or a class that implements none of the interfaces.
+    """
+    if name in ENCODINGS:
+        raise ValueError(f"the encoding name {name!r} is taken")
+    if not callable(factory):
+        raise TypeError(f"factory must be a class or a function, got {factory!r}")
+    if isinstance(factory, type):
+        kinds = [own for own, interface in INTERFACES.items() if issubclass(factory, interface)]
+        if not kinds:
+            raise TypeError(
+                f"{factory.__name__} implements none of {', '.join(i.__name__ for i in INTERFACES.values())}"
+            )
+        kind = kind or kinds[0]
+    if kind is None:
+        raise ValueError(f"kind must be one of {', '.join(INTERFACES)} when the factory is a function")
+    _check_kind(kind)
+    ENCODINGS[name] = (kind, factory)
+
+
+def create_encoding(name: str, **arguments: Any) -> nn.Module:
+    """Builds the encoding of this name.
+
+    Raises:
+        ValueError: If the name is unknown; the closest is suggested.
+        TypeError: If an argument is unknown or a needed one is missing.
+
+    Example:
+        >>> create_encoding("RoPE", head_dim=64, axes=2)
+        RoPE(head_dim=64, axes=2, base=10000.0, rotary_dim=64, layout='half')
+    """
+    factory = _find(name)
+    arguments = {key: _number(value) for key, value in arguments.items()}
+    _check_arguments(name, factory, arguments)
+    return factory(**arguments)
+
+
+def build(
+    spec: Slot,
+    *,
+    kind: Kind,
+    dim: int | None = None,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    size: tuple[int, ...] | None = None,
+) -> nn.Module | None:
+    """Fills a slot: from a spec as it stands in YAML, from a callable, or with nothing.
+
+    Args:
+        spec: ``{"name": ..., argument: value, ...}``, a class or function, a module that is built already, or None.
+        kind: The slot.
+        dim: Model width. This and the other sizes are given to constructors that name them, unless the spec does.
+        num_heads: Heads of queries.
+        num_kv_heads: Heads of keys and values; as many as ``num_heads`` if None.
+        head_dim: Channels per head; ``dim // num_heads`` if None.
+        size: Tokens on each axis.
+
+    Raises:
+        ValueError: If the spec has no name, the name is unknown or of another kind.
+        TypeError: If the spec is none of the above, or arguments are unknown or missing.
+
+    Example:
+        >>> build({"name": "RoPE", "axes": 2}, kind="rotary", dim=384, num_heads=6)
+        RoPE(head_dim=64, axes=2, base=10000.0, rotary_dim=64, layout='half')
+    """
+    _check_kind(kind)
+    if spec is None:
+        return None
+    if isinstance(spec, nn.Module):
+        return _check_built(spec, kind, type(spec).__name__)
+    if isinstance(spec, Mapping):
+        arguments = {key: _number(value) for key, value in spec.items() if key != "name"}
+        name = spec.get("name")
+        if not isinstance(name, str):
+            raise ValueError(
+                f"the {kind} slot must have a name, got {dict(spec)!r}; known: {_known(list_encodings(kind))}"
+            )
+        factory = _find(name, kind)
+    elif callable(spec):
+        name, factory, arguments = getattr(spec, "__name__", repr(spec)), spec, {}
+    else:
+        raise TypeError(f"the {kind} slot must be {{name: ...}}, a callable or null, got {spec!r}")
+
+    if head_dim is None and dim is not None and num_heads is not None and dim % num_heads == 0:
+        head_dim = dim // num_heads
+    sizes = {"dim": dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads or num_heads, "head_dim": head_dim}
+    known = inspect.signature(factory).parameters
+    bound = factory.keywords if isinstance(factory, partial) else {}
+    sizes = {
+        key: value
+        for key, value in {**sizes, "size": size}.items()
+        if key in known and key not in bound and value is not None
+    }
+    arguments = {**sizes, **arguments}
+    _check_arguments(name, factory, arguments)
+    return _check_built(factory(**arguments), kind, name)
+
+
+def load_encodings(
+    path: str | Path,
+    *,
+    dim: int | None = None,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    size: tuple[int, ...] | None = None,
+) -> dict[str, Encodings]:
+    """Builds the slots of every modality that a YAML file names.
+
+    The file has a block for each modality with the slots ``additive``, ``rotary``, ``bias`` and ``scale``; one that
+    is left out or null is empty. Sizes are given to constructors that name them, as `build` does.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is not of this form, or a slot cannot be built; the message names the slot.
+        TypeError: If the arguments in a slot do not fit its encoding.
+
+    Example:
+        >>> load_encodings("positions.yaml", dim=384, num_heads=6)["image"].rotary
+        RoPE(head_dim=64, axes=2, base=100.0, rotary_dim=64, layout='half')
+    """
+    import yaml
+
+    try:
+        blocks = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if not isinstance(blocks, Mapping) or not all(isinstance(slots, Mapping) for slots in blocks.values()):
+        raise ValueError(f"{path} must have a block of slots for each modality, got {blocks!r}")
+    sizes: dict[str, Any] = {
+        "dim": dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "size": size
+    }  # fmt: skip
+    return {modality: _load_slots(f"{path}: {modality}", slots, sizes) for modality, slots in blocks.items()}
+
+
+def _load_slots(where: str, slots: Mapping, sizes: dict[str, Any]) -> Encodings:
+    for kind in slots:
+        if kind not in INTERFACES:
+            raise ValueError(f"{where} has an unknown slot {_suggest(str(kind), INTERFACES)}")
+    built = {}
+    for kind, spec in slots.items():
+        try:
+            built[kind] = build(spec, kind=kind, **sizes)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where}.{kind}: {error}") from error
+    return Encodings(**built)
+
+
+def _find(name: str, kind: str | None = None) -> Callable[..., nn.Module]:
+    if name not in ENCODINGS:
+        raise ValueError(f"unknown encoding {_suggest(name, ENCODINGS)}")
+    own, factory = ENCODINGS[name]
+    if kind not in (None, own):
+        raise ValueError(f"{name} is for the {own} slot, not for {kind}; known there: {_known(list_encodings(kind))}")
+    return factory
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in INTERFACES:
+        raise ValueError(f"unknown kind {_suggest(str(kind), INTERFACES)}")
+
+
+def _check_arguments(name: str, factory: Callable, arguments: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(factory).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for key in arguments:
+        if key not in parameters:
+            raise TypeError(f"{name} has no argument {_suggest(str(key), parameters)}")
+    missing = [key for key, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    missing = [key for key in missing if key not in arguments]
+    if missing:
+        raise TypeError(f"{name} needs {', '.join(missing)}")
+
+
+def _check_built(module: nn.Module, kind: str, name: str) -> nn.Module:
+    if not isinstance(module, INTERFACES[kind]):
+        raise ValueError(f"{name} is no {INTERFACES[kind].__name__} and cannot stand in the {kind} slot")
+    return module
+
+
+def _number(value: Any) -> Any:
+    """Numbers that YAML reads as text, at any depth, as numbers."""
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {key: _number(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_number(item) for item in value)
+    return value
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    lower = {option.lower(): option for option in known}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    hint = f"; did you mean {lower[close[0]]!r}?" if close else ";"
+    return f"{name!r}{hint} Known: {_known(lower.values())}".replace("; Known", "; known")
+
+
+def _known(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names, key=str.lower)) or "none"
