@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
@@ -265,7 +266,7 @@ class Attention(nn.Module):
         is_causal: bool = False,
     ) -> Float[Tensor, "b n dim"]:
         """Attends within ``x``; the arguments are those of `attention`."""
-        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(-3, -2)
+        heads = rearrange(self.qkv(x), "b n (h d) -> b h n d", d=self.head_dim)
         q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-3)
         y = attention(
             self.q_norm(q),
@@ -280,4 +281,4 @@ class Attention(nn.Module):
             is_causal=is_causal,
             attn_drop=self.attn_drop if self.training else 0.0,
         )
-        return self.proj_drop(self.proj(y.transpose(-3, -2).flatten(-2)))
+        return self.proj_drop(self.proj(rearrange(y, "b h n d -> b n (h d)")))

@@ -224,7 +224,7 @@ def _lattice(sizes: dict[str, int], spacing, origin, device) -> Shaped[Tensor, "
 
 
 def _per_axis(name: str, value: float | Sequence[float], sizes: dict[str, int]) -> list[float]:
-    values = list(value) if isinstance(value, Sequence) else [value] * len(sizes)
+    values: list[float] = list(value) if isinstance(value, Sequence) else [value] * len(sizes)
     if len(values) != len(sizes):
         raise ValueError(f"{name} must be one number or one for each of {', '.join(sizes)}, got {value!r}")
     for number in values:

@@ -24,14 +24,14 @@ from .encodings import (
 Kind = Literal["additive", "rotary", "bias", "scale"]
 Slot = dict[str, Any] | Callable[..., nn.Module] | None
 
-INTERFACES: dict[str, type[nn.Module]] = {
+INTERFACES: dict[Kind, type[nn.Module]] = {
     "additive": AdditiveEncoding,
     "rotary": RotaryEncoding,
     "bias": AttentionBias,
     "scale": LogitScale,
 }
 
-ENCODINGS: dict[str, tuple[str, Callable[..., nn.Module]]] = {
+ENCODINGS: dict[str, tuple[Kind, Callable[..., nn.Module]]] = {
     "Sinusoidal": ("additive", Sinusoidal),
     "LearnedTable": ("additive", LearnedTable),
     "RoPE": ("rotary", RoPE),
@@ -83,7 +83,7 @@ def register_encoding(name: str, factory: Callable[..., nn.Module], *, kind: Kin
     if not callable(factory):
         raise TypeError(f"factory must be a class or a function, got {factory!r}")
     if isinstance(factory, type):
-        kinds = [own for own, interface in INTERFACES.items() if issubclass(factory, interface)]
+        kinds: list[Kind] = [own for own, interface in INTERFACES.items() if issubclass(factory, interface)]
         if not kinds:
             raise TypeError(
                 f"{factory.__name__} implements none of {', '.join(i.__name__ for i in INTERFACES.values())}"
@@ -224,7 +224,7 @@ def _load_slots(where: str, slots: Mapping, sizes: dict[str, Any]) -> Encodings:
     return Encodings(**built)
 
 
-def _find(name: str, kind: str | None = None) -> Callable[..., nn.Module]:
+def _find(name: str, kind: Kind | None = None) -> Callable[..., nn.Module]:
     if name not in ENCODINGS:
         raise ValueError(f"unknown encoding {_suggest(name, ENCODINGS)}")
     own, factory = ENCODINGS[name]
@@ -251,7 +251,7 @@ def _check_arguments(name: str, factory: Callable, arguments: Mapping[str, Any])
         raise TypeError(f"{name} needs {', '.join(missing)}")
 
 
-def _check_built(module: nn.Module, kind: str, name: str) -> nn.Module:
+def _check_built(module: nn.Module, kind: Kind, name: str) -> nn.Module:
     if not isinstance(module, INTERFACES[kind]):
         raise ValueError(f"{name} is no {INTERFACES[kind].__name__} and cannot stand in the {kind} slot")
     return module

@@ -29,7 +29,7 @@ def resample_table(
         >>> resample_table(torch.randn(14, 10, 384), (16, 12)).shape
         torch.Size([16, 12, 384])
     """
-    old, size = tuple(table.shape[:-1]), tuple(size)
+    old, size = list(table.shape[:-1]), list(size)
     if not 1 <= len(old) <= 3 or len(size) != len(old) or min(size) < 1:
         raise ValueError(f"size must be {len(old)} positive numbers, as many as the table's axes, got {size}")
     if mode not in ("bicubic", "bilinear"):

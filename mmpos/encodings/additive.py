@@ -131,14 +131,15 @@ class LearnedTable(AdditiveEncoding):
     def _interpolate(self, coords: Float[Tensor, "*batch n a"]) -> Float[Tensor, "*batch n dim"]:
         low = coords.detach().floor()
         share = coords - low
-        total = 0.0
+        last = torch.tensor(self.size, device=coords.device) - 1
+        corners = []
         for corner in product((0, 1), repeat=self.axes):
             steps = torch.tensor(corner, device=coords.device)
             # At the far edge the upper corner has the weight 0 and would lie outside.
-            cells = torch.minimum(low.long() + steps, torch.tensor(self.size, device=coords.device) - 1)
+            cells = torch.minimum(low.long() + steps, last)
             weight = torch.where(steps == 1, share, 1 - share).prod(-1, keepdim=True)
-            total = total + self._cells(cells) * weight.to(self.weight.dtype)
-        return total
+            corners.append(self._cells(cells) * weight.to(self.weight.dtype))
+        return torch.stack(corners).sum(0)
 
     def _check_inside(self, coords: Tensor, outside: Tensor) -> None:
         if torch.compiler.is_compiling() or coords.is_meta or not coords.numel():
@@ -154,7 +155,10 @@ class LearnedTable(AdditiveEncoding):
                 + (f"resize it with table.resize({call})" if min(low) >= 0 else "coords must not be negative")
             )
 
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ):
+        """Explains a table of another size."""
         weight = state_dict.get(prefix + "weight")
         if weight is not None and weight.shape != self.weight.shape:
             old, new = tuple(weight.shape), tuple(self.weight.shape)
@@ -162,9 +166,11 @@ class LearnedTable(AdditiveEncoding):
             if len(old) == len(new) and old[-1] == new[-1]:
                 size = ", ".join(map(str, new[:-1]))
                 hint = f"; load it into LearnedTable({old[-1]}, size={old[:-1]}) and call .resize({size}) on that"
-            errors.append(f"{prefix}weight of the checkpoint has shape {old}, this LearnedTable {new}{hint}")
+            error_msgs.append(f"{prefix}weight of the checkpoint has shape {old}, this LearnedTable {new}{hint}")
             return
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, size={self.size}"

@@ -51,7 +51,8 @@ class RoPE(RotaryEncoding):
                 raise ValueError(f"rotary_dim ({rotary_dim}) must be at most head_dim ({head_dim})")
         check_base(base)
         check_layout(layout)
-        self.head_dim, self.axes, self.base, self.layout = head_dim, axes, base, layout
+        self.head_dim, self.axes, self.base = head_dim, axes, base
+        self.layout: Layout = layout
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         self.spectrum = axial(self.rotary_dim, axes, base)
 
