@@ -20,6 +20,7 @@ from .encodings import (
     RotaryEncoding,
     Sinusoidal,
 )
+from .frequencies import Given, Mixed
 
 Kind = Literal["additive", "rotary", "bias", "scale"]
 Slot = dict[str, Any] | Callable[..., nn.Module] | None
@@ -37,6 +38,9 @@ ENCODINGS: dict[str, tuple[Kind, Callable[..., nn.Module]]] = {
     "RoPE": ("rotary", RoPE),
     "ALiBi": ("bias", ALiBi),
 }
+
+# Values inside a spec, such as ``spectrum: {name: Mixed}``.
+VALUES: dict[str, Callable[..., Any]] = {"Given": Given, "Mixed": Mixed}
 
 # What YAML 1.1 reads as text though everybody means a number: an exponent without a point or a sign.
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
@@ -107,7 +111,7 @@ def create_encoding(name: str, **arguments: Any) -> nn.Module:
         RoPE(head_dim=64, axes=2, base=10000.0, rotary_dim=64, layout='half')
     """
     factory = _find(name)
-    arguments = {key: _number(value) for key, value in arguments.items()}
+    arguments = {key: _value(value) for key, value in arguments.items()}
     _check_arguments(name, factory, arguments)
     return factory(**arguments)
 
@@ -147,7 +151,7 @@ def build(
     if isinstance(spec, nn.Module):
         return _check_built(spec, kind, type(spec).__name__)
     if isinstance(spec, Mapping):
-        arguments = {key: _number(value) for key, value in spec.items() if key != "name"}
+        arguments = {key: _value(value) for key, value in spec.items() if key != "name"}
         name = spec.get("name")
         if not isinstance(name, str):
             raise ValueError(
@@ -257,15 +261,22 @@ def _check_built(module: nn.Module, kind: Kind, name: str) -> nn.Module:
     return module
 
 
-def _number(value: Any) -> Any:
-    """Numbers that YAML reads as text, at any depth, as numbers."""
+def _value(value: Any) -> Any:
+    """An argument as Python has it: numbers that YAML reads as text, and values by name, at any depth."""
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return float(value)
-    if isinstance(value, Mapping):
-        return {key: _number(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_number(item) for item in value)
-    return value
+        return type(value)(_value(item) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    arguments = {key: _value(item) for key, item in value.items()}
+    if "name" not in arguments:
+        return arguments
+    name = str(arguments.pop("name"))
+    if name not in VALUES:
+        raise ValueError(f"unknown value {_suggest(name, VALUES)}")
+    _check_arguments(name, VALUES[name], arguments)
+    return VALUES[name](**arguments)
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ remaining phase is an integer polynomial. There is no rounding before the last s
 coordinate, and has the same bits in eager and compiled code and on every device.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
@@ -41,6 +42,49 @@ def axial(width: int, axes: int, base: float) -> "Spectrum":
     block = geometric(base, width // axes)
     still = (Decimal(0),) * len(block)
     return Spectrum(tuple(still * axis + block + still * (axes - 1 - axis) for axis in range(axes)))
+
+
+@dataclass(frozen=True)
+class Given:
+    """Frequencies as numbers: a row per axis, in radians per coordinate unit; 0 where an axis does not turn a pair.
+
+    Example:
+        >>> Given(((1.0, 0.5, 0.0, 0.0), (0.0, 0.0, 1.0, 0.5)))  # two pairs turn with y, two with x
+        Given(freqs=((1.0, 0.5, 0.0, 0.0), (0.0, 0.0, 1.0, 0.5)))
+    """
+
+    freqs: Sequence[Sequence[float]]
+
+    def __post_init__(self):
+        rows = tuple(tuple(row) for row in self.freqs)
+        if len({len(row) for row in rows}) != 1 or not rows[0]:
+            raise ValueError(f"freqs must have a row of equal length for each axis, got lengths {[*map(len, rows)]}")
+        if not all(math.isfinite(freq) for row in rows for freq in row):
+            raise ValueError(f"freqs must be finite, got {rows}")
+        object.__setattr__(self, "freqs", rows)
+
+    def spectrum(self) -> "Spectrum":
+        """The frequencies to the last digit."""
+        return Spectrum(tuple(tuple(Decimal(freq) for freq in row) for row in self.freqs))
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Learned frequencies of each head, with which a pair turns along all axes at once.
+
+    A head starts with a random orthonormal frame of directions; the pairs of block ``j`` turn along its direction
+    ``j`` with the geometric series of an axial encoding.
+
+    Reference:
+        Heo et al., Rotary position embedding for vision transformer, 2024, sec. 3.2. https://arxiv.org/abs/2403.13298
+    """
+
+    def draw(self, num_heads: int, axes: int, width: int, base: float) -> Float[Tensor, "h a p"]:
+        """Initial frequencies of ``width // 2`` pairs in radians per coordinate unit."""
+        frame, upper = torch.linalg.qr(torch.randn(num_heads, axes, axes))
+        frame = frame * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+        series = torch.tensor([float(freq) for freq in geometric(base, width // axes)])
+        return (frame[..., None] * series).flatten(-2)
 
 
 @dataclass(frozen=True)
@@ -83,6 +127,17 @@ class Spectrum:
         zero = ((coords - coords.detach())[..., None] * freqs).sum(-2)
         zero_cos, zero_sin = zero.cos(), zero.sin()
         return (cos * zero_cos - sin * zero_sin).float(), (sin * zero_cos + cos * zero_sin).float()
+
+
+def learned_cos_sin(
+    coords: Shaped[Tensor, "*batch n a"], freqs: Float[Tensor, "h a p"]
+) -> tuple[Float[Tensor, "*batch h n p"], Float[Tensor, "*batch h n p"]]:
+    """Cosine and sine in float32 of ``sum_a coords[a] * freqs[a, p]``, which is computed in float64."""
+    coords, freqs = coords.double()[..., None, :, :], freqs.double()
+    angles = coords[..., 0, None] * freqs[:, None, 0]
+    for axis in range(1, coords.shape[-1]):
+        angles = angles + coords[..., axis, None] * freqs[:, None, axis]
+    return angles.cos().float(), angles.sin().float()
 
 
 def _turn_share(freq: Decimal, limb: int) -> int:

@@ -1,7 +1,7 @@
 """Positional encodings, one file for each way a transformer takes position in."""
 
 from .additive import LearnedTable, Sinusoidal
-from .base import AdditiveEncoding, AttentionBias, LogitScale, RotaryEncoding, Rotation
+from .base import AdditiveEncoding, AttentionBias, LogitScale, RotaryEncoding, Rotation, check_coords
 from .bias import ALiBi
 from .rotary import RoPE
 
@@ -15,4 +15,5 @@ __all__ = [
     "RotaryEncoding",
     "Rotation",
     "Sinusoidal",
+    "check_coords",
 ]

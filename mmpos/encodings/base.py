@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -254,3 +255,13 @@ def check_layout(layout: str) -> None:
     """Refuses a layout that is not known."""
     if layout not in ("half", "interleaved"):
         raise ValueError(f"layout must be 'half' or 'interleaved', got {layout!r}")
+
+
+def keep_float32(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """What a module's ``_apply`` should do to learned frequencies and slopes: move them, but not to half precision."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        probe = fn(tensor.new_empty(0))
+        return tensor.to(probe.device) if probe.dtype.itemsize < tensor.dtype.itemsize else fn(tensor)
+
+    return convert

@@ -1,0 +1,42 @@
+"""Every code block of the README runs, and its two commands are the ones that are tested."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def restored_table():
+    from mmpos.factory import ENCODINGS
+
+    before = dict(ENCODINGS)
+    yield
+    ENCODINGS.clear()
+    ENCODINGS.update(before)
+
+
+def test_blocks_run_in_order(tmp_path, monkeypatch, restored_table):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "positions.yaml").write_text(next(code for language, code in BLOCKS if language == "yaml"))
+    namespace: dict = {}
+    python = [code for language, code in BLOCKS if language == "python"]
+    assert len(python) >= 5
+    for code in python:
+        exec(compile(code, "README.md", "exec"), namespace)
+
+
+def test_every_block_is_of_a_language_that_is_run():
+    assert {language for language, _ in BLOCKS} <= {"python", "yaml"}
+
+
+def test_the_two_commands_stand_where_ci_looks_for_them():
+    commands = [line.strip() for line in README.splitlines() if line.startswith("    pip install")]
+    assert commands == [
+        "pip install -e . && python train.py fit --config configs/image/rope.yaml",
+        "pip install -e '.[test]' && pytest",
+    ]
