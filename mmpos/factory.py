@@ -20,7 +20,10 @@ from .encodings import (
     RotaryEncoding,
     Sinusoidal,
 )
-from .frequencies import Given, Mixed
+from .encodings.rotary import XPos
+from .frequencies import Bands, Geometric, Periods
+from .scaling import NTK, ClipLow, DynamicNTK, Llama3, LongRoPE, PositionInterpolation, Proportional, RIFLEx, YaRN
+from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
 
 Kind = Literal["additive", "rotary", "bias", "scale"]
 Slot = dict[str, Any] | Callable[..., nn.Module] | None
@@ -40,7 +43,27 @@ ENCODINGS: dict[str, tuple[Kind, Callable[..., nn.Module]]] = {
 }
 
 # Values inside a spec, such as ``spectrum: {name: Mixed}``.
-VALUES: dict[str, Callable[..., Any]] = {"Given": Given, "Mixed": Mixed}
+VALUES: dict[str, Callable[..., Any]] = {
+    "Axial": Axial,
+    "Bands": Bands,
+    "ClipLow": ClipLow,
+    "DynamicNTK": DynamicNTK,
+    "Geometric": Geometric,
+    "Given": Given,
+    "Learned": Learned,
+    "Llama3": Llama3,
+    "LongRoPE": LongRoPE,
+    "Mixed": Mixed,
+    "NTK": NTK,
+    "Periods": Periods,
+    "PositionInterpolation": PositionInterpolation,
+    "Proportional": Proportional,
+    "RIFLEx": RIFLEx,
+    "Sections": Sections,
+    "Shared": Shared,
+    "XPos": XPos,
+    "YaRN": YaRN,
+}
 
 # What YAML 1.1 reads as text though everybody means a number: an exponent without a point or a sign.
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ..frequencies import axial
+from ..frequencies import check_base
 from ..resample import resample_table
-from .base import AdditiveEncoding, check_base, check_coords, check_positive, check_width
+from ..spectra import Axial
+from .base import AdditiveEncoding, check_coords, check_positive
 
 
 class Sinusoidal(AdditiveEncoding):
@@ -36,17 +37,18 @@ class Sinusoidal(AdditiveEncoding):
 
     def __init__(self, dim: int, axes: int = 1, base: float = 10000.0):
         super().__init__()
-        check_width("dim", dim, axes)
+        check_positive("dim", dim)
+        check_positive("axes", axes)
         check_base(base)
         self.dim, self.axes, self.base = dim, axes, base
-        self.spectrum = axial(dim, axes, base)
+        self.spectrum = Axial().spectrum(dim, axes, base, name="dim")
 
     def forward(
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Float[Tensor, "*batch n dim"]:
         check_coords(coords, self.axes, owner="Sinusoidal")
         cos, sin = self.spectrum.cos_sin(coords)
-        return torch.stack([sin, cos], dim=-1).flatten(-2)
+        return torch.stack([sin, cos], dim=-1).flatten(-2).squeeze(-3)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, axes={self.axes}, base={self.base}"

@@ -1,6 +1,5 @@
 """The four ways a transformer takes position in: it adds to tokens, rotates q and k, biases logits or scales them."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -100,6 +99,7 @@ class Rotation(NamedTuple):
         sin: As ``cos``.
         layout: Which channels pair up.
         scale: xPos' factor per token and pair; multiplies queries and divides keys.
+        factor: The attention factor of each pair, which ``cos`` and ``sin`` contain already.
 
     Reference:
         Su et al., RoFormer, 2021, sec. 3.4. https://arxiv.org/abs/2104.09864
@@ -109,6 +109,7 @@ class Rotation(NamedTuple):
     sin: Float[Tensor, "*batch #h n p"]
     layout: Layout = "half"
     scale: Float[Tensor, "*batch #h n p"] | None = None
+    factor: Float[Tensor, "#h 1 p"] | None = None
 
     def apply(self, x: Float[Tensor, "*rows h n d"], role: Role | None = None) -> Float[Tensor, "*rows h n d"]:
         """Rotates ``x`` in float32 (float64 if ``x`` is) and returns it in its own dtype, as a new tensor.
@@ -141,11 +142,13 @@ class Rotation(NamedTuple):
         if num_prefix_tokens < 0:
             raise ValueError(f"num_prefix_tokens must not be negative, got {num_prefix_tokens}")
 
-        def extend(part: Tensor, value: float) -> Tensor:
-            return nn.functional.pad(part, (0, 0, num_prefix_tokens, 0), value=value)
+        def extend(part: Tensor | None, value: float | Tensor) -> Tensor | None:
+            if part is None:
+                return None
+            prefix = torch.zeros_like(part[..., :1, :]) + value
+            return torch.cat([prefix.expand(*prefix.shape[:-2], num_prefix_tokens, -1), part], dim=-2)
 
-        scale = None if self.scale is None else extend(self.scale, 1.0)
-        return self._replace(cos=extend(self.cos, 1.0), sin=extend(self.sin, 0.0), scale=scale)
+        return self._at_origin(extend)
 
     def where(self, positioned: Bool[Tensor, "*batch n"]) -> "Rotation":
         """The rotation in which tokens without a position, False in ``positioned``, turn as at coordinate 0."""
@@ -154,13 +157,31 @@ class Rotation(NamedTuple):
         if positioned.shape[-1] != self.cos.shape[-2]:
             raise ValueError(f"positioned has {positioned.shape[-1]} tokens but the rotation has {self.cos.shape[-2]}")
         chosen = positioned[..., None, :, None]
-        scale = None if self.scale is None else self.scale.where(chosen, 1.0)
-        return self._replace(cos=self.cos.where(chosen, 1.0), sin=self.sin.where(chosen, 0.0), scale=scale)
+        return self._at_origin(lambda part, value: None if part is None else torch.where(chosen, part, value))
 
     def inverse(self) -> "Rotation":
         """The rotation that turns back: ``rotation.inverse().apply(rotation.apply(x))`` is ``x``."""
         scale = None if self.scale is None else self.scale.reciprocal()
-        return self._replace(sin=-self.sin, scale=scale)
+        if self.factor is None:
+            return self._replace(sin=-self.sin, scale=scale)
+        square = self.factor.square()
+        return Rotation(self.cos / square, -self.sin / square, self.layout, scale, self.factor.reciprocal())
+
+    def without_factor(self) -> "Rotation":
+        """The same turn without the attention factor: what moves cached keys, which have it already.
+
+        ``rope(new - old).without_factor().apply(k)`` are the keys ``k`` of ``old`` coordinates at ``new`` ones.
+        """
+        if self.factor is None:
+            return self
+        return self._replace(cos=self.cos / self.factor, sin=self.sin / self.factor, factor=None)
+
+    def _at_origin(self, put: Callable[[Tensor | None, float | Tensor], Tensor | None]) -> "Rotation":
+        """The rotation with the turn of coordinate 0 put into each part."""
+        cos, sin = put(self.cos, 1.0 if self.factor is None else self.factor), put(self.sin, 0.0)
+        assert cos is not None
+        assert sin is not None
+        return self._replace(cos=cos, sin=sin, scale=put(self.scale, 1.0))
 
     def _parts(self, role: Role | None) -> tuple[Tensor, Tensor]:
         if self.scale is None:
@@ -233,22 +254,6 @@ def check_positive(name: str, value: int) -> None:
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be positive, got {value}")
-
-
-def check_width(name: str, width: int, axes: int) -> None:
-    """Refuses a width that cannot be shared out in pairs of channels among the axes."""
-    check_positive(name, width)
-    check_positive("axes", axes)
-    if width % (2 * axes):
-        raise ValueError(f"{name} ({width}) must be a multiple of 2 * axes ({2 * axes})")
-
-
-def check_base(base: float) -> None:
-    """Refuses a base that gives no geometric series of frequencies."""
-    if isinstance(base, bool) or not isinstance(base, int | float):
-        raise TypeError(f"base must be a number, got {base!r}")
-    if not 0 < base < math.inf:
-        raise ValueError(f"base must be positive and finite, got {base}")
 
 
 def check_layout(layout: str) -> None:
