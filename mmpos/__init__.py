@@ -6,6 +6,7 @@ The names below are in reading order: where tokens are, what encodes it, how it 
 
 import importlib
 
+from . import scaling
 from .attend import Attention, attention
 from .coords import grid_coords, packed_coords, padded_coords, sequence_coords, video_coords, volume_coords
 from .encodings import (
@@ -19,7 +20,12 @@ from .encodings import (
     Rotation,
     Sinusoidal,
 )
+from .encodings.rotary import XPos
 from .factory import Encodings, create_encoding, list_encodings, load_encodings, register_encoding
+from .frequencies import Bands, Geometric, Periods
+from .layout import convert_layout
+from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
+from .transforms import jitter, normalise, rescale, shift
 
 __version__ = "0.1.0"
 
@@ -28,22 +34,38 @@ __all__ = [
     "AdditiveEncoding",
     "Attention",
     "AttentionBias",
+    "Axial",
+    "Bands",
     "Encodings",
+    "Geometric",
+    "Given",
+    "Learned",
     "LearnedTable",
     "LogitScale",
+    "Mixed",
+    "Periods",
     "RoPE",
     "RotaryEncoding",
     "Rotation",
+    "Sections",
+    "Shared",
     "Sinusoidal",
+    "XPos",
     "attention",
+    "convert_layout",
     "create_encoding",
     "grid_coords",
+    "jitter",
     "list_encodings",
     "load_encodings",
+    "normalise",
     "packed_coords",
     "padded_coords",
     "register_encoding",
+    "rescale",
+    "scaling",
     "sequence_coords",
+    "shift",
     "video_coords",
     "volume_coords",
 ]

@@ -40,9 +40,12 @@ class Spectrum:
 
     heads: tuple[tuple[Pair, ...], ...]
     steps: Steps = field(init=False, repr=False, compare=False)
+    floats: tuple[tuple[tuple[float, ...], ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "steps", phase_steps(self.rows()))
+        floats = tuple(tuple(tuple(map(float, row)) for row in head) for head in self.rows())
+        object.__setattr__(self, "floats", floats)
 
     def rows(self) -> list[list[tuple[Decimal, ...]]]:
         """The frequencies ``(h, a, p)`` in radians per coordinate unit."""
@@ -50,9 +53,7 @@ class Spectrum:
 
     def tensor(self, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "h a p"]:
         """The frequencies as floats."""
-        return torch.tensor(
-            [[list(map(float, row)) for row in head] for head in self.rows()], dtype=dtype, device=device
-        )
+        return torch.tensor(self.floats, dtype=dtype, device=device)
 
     def factors(self) -> list[list[float]] | None:
         """The attention factors ``(h, p)``; None where all are 1."""

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 Layout = Literal["half", "interleaved"]
 Role = Literal["query", "key"]
 AXES = {1: "(t)", 2: "(y, x)", 3: "(t, y, x)"}
+# xPos' factor of the first pair, whose s_i is 0.4 / 1.4, six scale_base away from the centre.
+HALF_REACH = 3.5**6.001
 USES = {1: "sequences", 2: "images", 3: "video"}
 
 
@@ -216,6 +218,12 @@ class Rotation(NamedTuple):
             raise ValueError(f"role must be 'query' or 'key', got {role!r}")
         if self.scale is not None and role is None:
             raise ValueError("a rotation with a scale (xPos) needs apply(x, role='query') or role='key'")
+        if self.scale is not None and x.dtype == torch.float16 and not torch.compiler.is_compiling() and not x.is_meta:
+            if ((self.scale > HALF_REACH) | (self.scale < 1 / HALF_REACH)).any():
+                raise ValueError(
+                    "xPos overflows in float16 where |coord - centre| / scale_base is above 6: use bfloat16, a larger "
+                    "scale_base or a centre amid the coordinates"
+                )
 
 
 def _broadcast(rows: torch.Size, batch: torch.Size) -> bool:

@@ -31,6 +31,7 @@ class XPos:
 
     def scale(self, coords: Shaped[Tensor, "*batch n 1"], width: int) -> Float[Tensor, "*batch 1 n p"]:
         power = (coords.double() - self.centre).unsqueeze(-3) / self.scale_base
+        power = power.masked_fill(~power.isfinite(), torch.nan)
         reach = 60
         if not torch.compiler.is_compiling() and not coords.is_meta and (power.abs() > reach).any():
             raise ValueError(

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ..frequencies import Place, Spectrum, angles
+from ..frequencies import Pair, Place, Spectrum, angles
 from .base import Scaling, check_number, ntk_power, series_place
 
 
@@ -138,6 +138,15 @@ class Growing:
     start: Spectrum
     scaling: DynamicNTK
     grows: tuple[bool, ...]
+    powers: tuple[tuple[tuple[float, ...], ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        def power(pair: Pair, axis: int) -> float:
+            return float(ntk_power(pair.place)) if self.grows[axis] and pair.freqs[axis] and pair.place else 0.0
+
+        axes = range(len(self.grows))
+        powers = tuple(tuple(tuple(power(p, axis) for p in head) for axis in axes) for head in self.start.heads)
+        object.__setattr__(self, "powers", powers)
 
     def factors(self) -> list[list[float]] | None:
         return self.start.factors()
@@ -148,13 +157,8 @@ class Growing:
         length = own_length(coords, "DynamicNTK") if length is None else length
         ratio = torch.as_tensor(length, device=coords.device).double() / self.scaling.train_length
         growth = self.scaling.factor * ratio.clamp(min=1) - (self.scaling.factor - 1)
-        powers = [
-            [[float(ntk_power(p.place)) if grow and p.place and p.freqs[axis] else 0.0 for p in head]
-             for axis, grow in enumerate(self.grows)]
-            for head in self.start.heads
-        ]  # fmt: skip
         freqs = self.start.tensor(torch.float64, coords.device)
-        powers = torch.tensor(powers, dtype=torch.float64, device=coords.device)
+        powers = torch.tensor(self.powers, dtype=torch.float64, device=coords.device)
         turned = angles(coords.double(), freqs * growth[..., None, None, None] ** powers)
         return turned.cos().float(), turned.sin().float()
 

@@ -1,0 +1,1 @@
+"""Studies and timings whose tables stand in the documents; each is one command."""
