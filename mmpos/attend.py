@@ -1,6 +1,7 @@
 """Where rotation, bias and logit scale meet scaled dot-product attention."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +20,12 @@ def attention(
     v: Float[Tensor, "*batch g k e"],
     *,
     rotation: Rotation | tuple[Rotation | None, Rotation | None] | None = None,
-    bias: AttentionBias | Float[Tensor, "*#batch #h q k"] | None = None,
-    logit_scale: LogitScale | Float[Tensor, "*#batch #h q"] | None = None,
+    bias: AttentionBias | Float[Tensor, "..."] | None = None,
+    logit_scale: LogitScale | Float[Tensor, "..."] | None = None,
     q_coords: Shaped[Tensor, "*rows m a"] | None = None,
     k_coords: Shaped[Tensor, "*rows n a"] | None = None,
     num_prefix_tokens: int = 0,
-    mask: Bool[Tensor, "*#batch #h q k"] | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
     is_causal: bool = False,
     scale: float | None = None,
     attn_drop: float = 0.0,
@@ -63,17 +64,32 @@ def attention(
         torch.Size([2, 8, 12, 64])
     """
     _check_shapes(q, k, v, backend)
+    if num_prefix_tokens < 0:
+        raise ValueError(f"num_prefix_tokens must not be negative, got {num_prefix_tokens}")
     k_coords = q_coords if k_coords is None else k_coords
-    visible = _visible(mask, is_causal, q, k)
+    # The kernel has causality of its own; a tensor of all pairs is built only where it does not serve.
+    own_causal = backend == "auto" and is_causal and mask is None and bias is None and q.shape[-2] == k.shape[-2]
+    visible = _visible(mask, is_causal and not own_causal, q, k)
     if isinstance(bias, AttentionBias):
         bias = _evaluate_bias(bias, q, k, q_coords, k_coords, num_prefix_tokens)
     elif bias is not None:
         bias = _pad_prefix(bias, q, k, num_prefix_tokens)
     if isinstance(logit_scale, LogitScale):
-        logit_scale = _evaluate_scale(logit_scale, q, k, q_coords, visible)
+        logit_scale = _evaluate_scale(logit_scale, q, k, q_coords, visible, own_causal)
+    if logit_scale is not None:
+        missing = q.shape[-2] - logit_scale.shape[-1]
+        if missing not in (0, num_prefix_tokens):
+            raise ValueError(
+                f"logit_scale has shape {tuple(logit_scale.shape)}, which leaves out {missing} of the queries; "
+                f"num_prefix_tokens is {num_prefix_tokens}"
+            )
+        _check_fits("logit_scale", logit_scale, (*q.shape[:-2], logit_scale.shape[-1]))
 
     if rotation is not None:
-        q_rotation, k_rotation = (rotation, rotation) if isinstance(rotation, Rotation) else rotation
+        pair = (rotation, rotation) if isinstance(rotation, Rotation) else rotation
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"rotation must be a Rotation or a pair of them, got {rotation!r}")
+        q_rotation, k_rotation = pair
         q = q if q_rotation is None else q_rotation.apply(q, role="query")
         k = k if k_rotation is None else k_rotation.apply(k, role="key")
     if logit_scale is not None:
@@ -81,13 +97,15 @@ def attention(
         q = (q * factor[..., None]).to(q.dtype)
     if backend == "dense":
         return _dense(q, k, v, bias, visible, scale, attn_drop)
-    return _fused(q, k, v, bias, visible, is_causal and mask is None, scale, attn_drop)
+    return _fused(q, k, v, bias, visible, own_causal, scale, attn_drop)
 
 
 def _fused(q, k, v, bias, visible, causal, scale, attn_drop):
-    dtype, grouped = v.dtype, q.shape[-3] != k.shape[-3]
+    dtype, grouped = v.dtype, False
+    if q.shape[-3] != k.shape[-3]:  # a branch, since under dynamic shapes the comparison is no bool
+        grouped = True
     if bias is None:
-        if causal and q.shape[-2] == k.shape[-2]:
+        if causal:
             return F.scaled_dot_product_attention(
                 q, k, v, is_causal=True, dropout_p=attn_drop, scale=scale, enable_gqa=grouped
             ).to(dtype)
@@ -97,8 +115,8 @@ def _fused(q, k, v, bias, visible, causal, scale, attn_drop):
     # Fused kernels want the bias in q's dtype, and half precision cannot tell the biases of distant keys apart.
     sighted, blind = _sighted(visible)
     exact = torch.promote_types(q.dtype, torch.float32)
-    bias = bias.to(exact) if sighted is None else bias.to(exact).masked_fill(~sighted, -torch.inf)
-    with torch.autocast(q.device.type, enabled=False):
+    bias = _masked(bias.to(exact), sighted, blind)
+    with _no_autocast(q.device):
         result = F.scaled_dot_product_attention(
             q.to(exact), k.to(exact), v.to(exact), bias, attn_drop, scale=scale, enable_gqa=grouped
         )
@@ -109,15 +127,32 @@ def _dense(q, k, v, bias, visible, scale, attn_drop):
     """The definition, in float32 or, for float64 input, in float64."""
     exact = torch.promote_types(q.dtype, torch.float32)
     sighted, blind = _sighted(visible)
-    with torch.autocast(q.device.type, enabled=False):
+    with _no_autocast(q.device):
         keys, values = (part.to(exact).repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) for part in (k, v))
         logits = q.to(exact) @ keys.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
         if bias is not None:
             logits = logits + bias
-        if sighted is not None:
-            logits = logits.masked_fill(~sighted, -torch.inf)
-        result = F.dropout(logits.softmax(-1), attn_drop) @ values
+        if bias is not None or sighted is not None:
+            logits = _masked(logits, sighted, blind)
+        empty = (logits == -torch.inf).all(-1, keepdim=True)
+        weights = logits.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)
+        result = F.dropout(weights, attn_drop) @ values
     return _silence(result, blind).to(v.dtype)
+
+
+def _autocasts(device: torch.device) -> bool:
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def _no_autocast(device: torch.device) -> AbstractContextManager:
+    """Leaves float32 alone; the meta device has no autocast to switch off."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
+def _masked(logits: Tensor, sighted: Tensor | None, blind: Tensor | None) -> Tensor:
+    if sighted is None or blind is None:
+        return logits
+    return logits.masked_fill(~sighted, -torch.inf).masked_fill(blind, 0)
 
 
 def _sighted(visible: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -164,20 +199,24 @@ def _pad_prefix(bias, q, k, num_prefix_tokens) -> Tensor:
                 f"the bias has shape {tuple(bias.shape)}, which leaves out {missing} of the {name}; "
                 f"num_prefix_tokens is {num_prefix_tokens}"
             )
+    if not bias.is_floating_point():
+        raise TypeError(f"bias must be floating point, got {bias.dtype}; a mask goes to mask")
     bias = F.pad(bias, (k.shape[-2] - bias.shape[-1], 0, q.shape[-2] - bias.shape[-2], 0))
     _check_fits("bias", bias, (*q.shape[:-1], k.shape[-2]))
     return bias
 
 
-def _evaluate_scale(logit_scale, q, k, q_coords, visible) -> Tensor:
+def _evaluate_scale(logit_scale, q, k, q_coords, visible, causal) -> Tensor:
     if q_coords is None:
         raise ValueError(f"{type(logit_scale).__name__} is a scale of coordinates: attention needs q_coords")
     queries = q_coords.shape[-2]
+    if causal:
+        return logit_scale(q_coords, visible=torch.arange(1, k.shape[-2] + 1, device=q.device)[-queries:])
     if visible is None:
         return logit_scale(q_coords, visible=torch.full((queries,), k.shape[-2], device=q.device))
     if visible.ndim > 2 and visible.shape[-3] != 1:
         raise ValueError(f"a logit scale takes one mask for all heads, got mask shape {tuple(visible.shape)}")
-    counts = visible.expand(*visible.shape[:-1], k.shape[-2]).sum(-1)[..., -queries:]
+    counts = visible.expand(*visible.shape[:-2], q.shape[-2], k.shape[-2]).sum(-1)[..., -queries:]
     return logit_scale(q_coords, visible=counts if visible.ndim == 2 else counts.squeeze(-2))
 
 
@@ -192,7 +231,14 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
         raise ValueError(f"q has {q.shape[-1]} channels per head but k has {k.shape[-1]}")
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(f"k and v must agree in all but channels, got {tuple(k.shape)} and {tuple(v.shape)}")
-    if q.shape[-3] % k.shape[-3]:
+    if not q.is_floating_point():
+        raise TypeError(f"q, k and v must be floating point, got {q.dtype}")
+    if not q.dtype == k.dtype == v.dtype and not _autocasts(q.device):
+        raise TypeError(f"q, k and v must have the same dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
+    batches = q.shape[:-3], k.shape[:-3]
+    if any(1 != a != b != 1 for a, b in zip(*map(reversed, batches), strict=False)):
+        raise ValueError(f"q has batch shape {tuple(batches[0])} but k {tuple(batches[1])}")
+    if not k.shape[-3] or q.shape[-3] % k.shape[-3]:
         raise ValueError(f"q has {q.shape[-3]} heads, which the {k.shape[-3]} heads of k do not divide")
 
 
@@ -240,6 +286,9 @@ class Attention(nn.Module):
     ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        for name, value in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
+            if value < 1:
+                raise ValueError(f"{name} must be positive, got {value}")
         if head_dim is None and dim % num_heads:
             raise ValueError(f"dim ({dim}) must be a multiple of num_heads ({num_heads}) where no head_dim is given")
         if num_heads % num_kv_heads:
@@ -262,7 +311,7 @@ class Attention(nn.Module):
         logit_scale: LogitScale | Tensor | None = None,
         coords: Shaped[Tensor, "*rows m a"] | None = None,
         num_prefix_tokens: int = 0,
-        mask: Bool[Tensor, "*#rows #h n n"] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
         is_causal: bool = False,
     ) -> Float[Tensor, "b n dim"]:
         """Attends within ``x``; the arguments are those of `attention`."""

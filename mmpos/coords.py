@@ -166,15 +166,17 @@ def packed_coords(
         (tensor([0, 1, 2, 0, 1]), tensor([0, 0, 0, 1, 1]))
     """
     gap = _integer("gap", gap)
+    total = None
     if not isinstance(lengths, Tensor):
-        lengths = torch.tensor([_size("lengths", length) for length in lengths], dtype=torch.int64, device=device)
+        lengths = [_size("lengths", length) for length in lengths]
+        total, lengths = sum(lengths), torch.tensor(lengths, dtype=torch.int64, device=device)
     check_integers("lengths", lengths)
     if lengths.ndim != 1:
         raise ValueError(f"lengths must have one axis, got shape {tuple(lengths.shape)}")
     lengths = lengths.to(device=device, dtype=torch.int64)
     if lengths.numel() and not lengths.is_meta and lengths.min() < 0:
         raise ValueError(f"lengths must not be negative, got {lengths.min().item()}")
-    document = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    document = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths, output_size=total)
     start = lengths.cumsum(0) - lengths
     position = torch.arange(len(document), device=lengths.device) - start[document]
     return (position + document * gap)[:, None], document

@@ -115,6 +115,8 @@ def register_encoding(name: str, factory: Callable[..., nn.Module], *, kind: Kin
             raise TypeError(
                 f"{factory.__name__} implements none of {', '.join(i.__name__ for i in INTERFACES.values())}"
             )
+        if kind is not None and kind in INTERFACES and kind not in kinds:
+            raise ValueError(f"{factory.__name__} is no {INTERFACES[kind].__name__} and cannot be of kind {kind}")
         kind = kind or kinds[0]
     if kind is None:
         raise ValueError(f"kind must be one of {', '.join(INTERFACES)} when the factory is a function")
@@ -135,7 +137,7 @@ def create_encoding(name: str, **arguments: Any) -> nn.Module:
     """
     factory = _find(name)
     arguments = {key: _value(value) for key, value in arguments.items()}
-    _check_arguments(name, factory, arguments)
+    check_arguments(name, factory, arguments)
     return factory(**arguments)
 
 
@@ -197,7 +199,7 @@ def build(
         if key in known and key not in bound and value is not None
     }
     arguments = {**sizes, **arguments}
-    _check_arguments(name, factory, arguments)
+    check_arguments(name, factory, arguments)
     return _check_built(factory(**arguments), kind, name)
 
 
@@ -252,6 +254,8 @@ def _load_slots(where: str, slots: Mapping, sizes: dict[str, Any]) -> Encodings:
 
 
 def _find(name: str, kind: Kind | None = None) -> Callable[..., nn.Module]:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an encoding must be text, got {name!r}")
     if name not in ENCODINGS:
         raise ValueError(f"unknown encoding {_suggest(name, ENCODINGS)}")
     own, factory = ENCODINGS[name]
@@ -265,7 +269,8 @@ def _check_kind(kind: str) -> None:
         raise ValueError(f"unknown kind {_suggest(str(kind), INTERFACES)}")
 
 
-def _check_arguments(name: str, factory: Callable, arguments: Mapping[str, Any]) -> None:
+def check_arguments(name: str, factory: Callable, arguments: Mapping[str, Any]) -> None:
+    """Refuses arguments that a class or function does not take, and suggests the closest that it does."""
     parameters = inspect.signature(factory).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
@@ -298,7 +303,7 @@ def _value(value: Any) -> Any:
     name = str(arguments.pop("name"))
     if name not in VALUES:
         raise ValueError(f"unknown value {_suggest(name, VALUES)}")
-    _check_arguments(name, VALUES[name], arguments)
+    check_arguments(name, VALUES[name], arguments)
     return VALUES[name](**arguments)
 
 

@@ -78,7 +78,7 @@ class Spectrum:
         return (cos * zero_cos - sin * zero_sin).float(), (sin * zero_cos + cos * zero_sin).float()
 
 
-def angles(coords: Float[Tensor, "*batch n a"], freqs: Float[Tensor, "h a p"]) -> Float[Tensor, "*batch h n p"]:
+def angles(coords: Float[Tensor, "*batch n a"], freqs: Float[Tensor, "*#batch h a p"]) -> Float[Tensor, "*batch h n p"]:
     """``sum_a coords[a] * freqs[a, p]`` by elementwise products, which autocast leaves alone."""
     coords = coords[..., None, :, :]
     total = coords[..., 0, None] * freqs[..., None, 0, :]

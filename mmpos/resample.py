@@ -30,6 +30,9 @@ def resample_table(
         torch.Size([16, 12, 384])
     """
     old, size = list(table.shape[:-1]), list(size)
+    for side in size:
+        if isinstance(side, bool) or not isinstance(side, int):
+            raise TypeError(f"size must be made of integers, got {size}")
     if not 1 <= len(old) <= 3 or len(size) != len(old) or min(size) < 1:
         raise ValueError(f"size must be {len(old)} positive numbers, as many as the table's axes, got {size}")
     if mode not in ("bicubic", "bilinear"):
@@ -39,12 +42,18 @@ def resample_table(
     exact = table if table.dtype == torch.float64 else table.float()
 
     def resize(images: Float[Tensor, "b c h w"], new: tuple[int, int]) -> Float[Tensor, "b c h2 w2"]:
+        if images.shape[-1] == 1:  # PyTorch 2.14 gets antialiased columns of width 1 wrong
+            return (
+                resize(images.mT, (new[1], new[0])).mT
+                if images.shape[-2] > 1
+                else images.expand(*images.shape[:2], *new)
+            )
         return F.interpolate(images, new, mode=mode, antialias=antialias, align_corners=False)
 
     if len(size) > 1:
-        height, width = size[-2:]
+        height, width = size[-2], size[-1]
         exact = resize(exact.reshape(-1, *exact.shape[-3:]).permute(0, 3, 1, 2), (height, width)).permute(0, 2, 3, 1)
     if len(size) != 2:
-        columns = exact.reshape(old[0], -1).mT[None, :, :, None]
-        exact = resize(columns, (size[0], 1))[0, :, :, 0].mT
+        rows = exact.reshape(old[0], -1).mT[None, :, None, :]
+        exact = resize(rows, (1, size[0]))[0, :, 0, :].mT
     return exact.reshape(*size, -1).to(table.dtype)

@@ -173,7 +173,10 @@ class Given(Recipe):
     freqs: Sequence
 
     def __post_init__(self):
-        freqs = torch.as_tensor(self.freqs, dtype=torch.float64)
+        try:
+            freqs = torch.as_tensor(self.freqs, dtype=torch.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"freqs must be (axes, pairs) or (heads, axes, pairs), got {self.freqs}") from error
         if freqs.ndim not in (2, 3) or not freqs.numel():
             raise ValueError(f"freqs must be (axes, pairs) or (heads, axes, pairs), got shape {tuple(freqs.shape)}")
         if not freqs.isfinite().all():

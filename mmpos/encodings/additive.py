@@ -1,5 +1,6 @@
 """Encodings that are added to tokens."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
@@ -105,7 +106,8 @@ class LearnedTable(AdditiveEncoding):
     def resize(self, *size: int, mode: str = "bicubic", antialias: bool = True) -> "LearnedTable":
         """A new table of another size, resampled from this one; see `resample_table`."""
         weight = resample_table(self.weight.detach(), size, mode=mode, antialias=antialias)
-        table = LearnedTable(self.dim, size).to(weight)
+        with torch.device("meta"):  # draws no random numbers
+            table = LearnedTable(self.dim, size)
         table.weight = nn.Parameter(weight.clone(), requires_grad=self.weight.requires_grad)
         return table.train(self.training)
 
@@ -124,7 +126,7 @@ class LearnedTable(AdditiveEncoding):
             return self._interpolate(coords).masked_fill(outside, torch.nan)
         return self._cells(coords).masked_fill(outside, torch.nan)
 
-    def _cells(self, coords: Int[Tensor, "*batch n a"]) -> Float[Tensor, "*batch n dim"]:
+    def _cells(self, coords: Shaped[Tensor, "*batch n a"]) -> Float[Tensor, "*batch n dim"]:
         index = coords[..., 0].long()
         for axis in range(1, self.axes):
             index = index * self.size[axis] + coords[..., axis]
@@ -140,8 +142,9 @@ class LearnedTable(AdditiveEncoding):
             # At the far edge the upper corner has the weight 0 and would lie outside.
             cells = torch.minimum(low.long() + steps, last)
             weight = torch.where(steps == 1, share, 1 - share).prod(-1, keepdim=True)
-            corners.append(self._cells(cells) * weight.to(self.weight.dtype))
-        return torch.stack(corners).sum(0)
+            exact = torch.promote_types(self.weight.dtype, torch.float32)
+            corners.append(self._cells(cells).to(exact) * weight.to(exact))
+        return torch.stack(corners).sum(0).to(self.weight.dtype)
 
     def _check_inside(self, coords: Tensor, outside: Tensor) -> None:
         if torch.compiler.is_compiling() or coords.is_meta or not coords.numel():
@@ -149,8 +152,9 @@ class LearnedTable(AdditiveEncoding):
         wrong = outside & coords.isfinite()
         if wrong.any():
             rows = coords.flatten(0, -2)
+            rows = rows[rows.isfinite().all(-1)]
             low, high = (tuple(bound.tolist()) for bound in (rows.amin(0), rows.amax(0)))
-            call = ", ".join(str(max(int(h) + 1, side)) for h, side in zip(high, self.size, strict=True))
+            call = ", ".join(str(max(math.ceil(h) + 1, side)) for h, side in zip(high, self.size, strict=True))
             reach = f"up to {high}" if min(low) >= 0 else f"from {low} to {high}"
             raise ValueError(
                 f"LearnedTable holds {' x '.join(map(str, self.size))} positions, got coords {reach}; "

@@ -218,12 +218,18 @@ class Rotation(NamedTuple):
             raise ValueError(f"role must be 'query' or 'key', got {role!r}")
         if self.scale is not None and role is None:
             raise ValueError("a rotation with a scale (xPos) needs apply(x, role='query') or role='key'")
-        if self.scale is not None and x.dtype == torch.float16 and not torch.compiler.is_compiling() and not x.is_meta:
-            if ((self.scale > HALF_REACH) | (self.scale < 1 / HALF_REACH)).any():
-                raise ValueError(
-                    "xPos overflows in float16 where |coord - centre| / scale_base is above 6: use bfloat16, a larger "
-                    "scale_base or a centre amid the coordinates"
-                )
+        if self.scale is not None and x.dtype == torch.float16:
+            self._check_half_reach(self.scale)
+
+    @staticmethod
+    def _check_half_reach(scale: Tensor) -> None:
+        if torch.compiler.is_compiling() or scale.is_meta:
+            return
+        if ((scale > HALF_REACH) | (scale < 1 / HALF_REACH)).any():
+            raise ValueError(
+                "xPos overflows in float16 where |coord - centre| / scale_base is above 6: use bfloat16, a larger "
+                "scale_base or a centre amid the coordinates"
+            )
 
 
 def _broadcast(rows: torch.Size, batch: torch.Size) -> bool:
@@ -275,6 +281,6 @@ def keep_float32(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
     def convert(tensor: Tensor) -> Tensor:
         probe = fn(tensor.new_empty(0))
-        return tensor.to(probe.device) if probe.dtype.itemsize < tensor.dtype.itemsize else fn(tensor)
+        return tensor.to(probe.device) if probe.dtype.itemsize < 4 else fn(tensor)
 
     return convert

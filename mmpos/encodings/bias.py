@@ -49,23 +49,35 @@ class ALiBi(AttentionBias):
     ) -> Float[Tensor, "*batch h q k"]:
         check_coords(q_coords, self.axes, "q_coords", owner="ALiBi")
         check_coords(k_coords, self.axes, "k_coords", owner="ALiBi")
-        # The difference is exact in the coordinates' own dtype and only then rounded.
-        distance = (q_coords[..., :, None, 0] - k_coords[..., None, :, 0]).abs()
-        for axis in range(1, self.axes):
-            distance = distance + (q_coords[..., :, None, axis] - k_coords[..., None, :, axis]).abs()
-        if distance.is_floating_point():
-            distance = distance.masked_fill(~distance.isfinite(), torch.nan)
-        slopes = torch.tensor(self.slopes, dtype=torch.float32, device=q_coords.device)
-        return -slopes[:, None, None] * distance.float().unsqueeze(-3)
+        distance = _distance(q_coords[..., :, None, :], k_coords[..., None, :, :])
+        return -self._slopes(q_coords.device)[:, None, None] * distance.unsqueeze(-3)
 
     def score(
         self, head: Int[Tensor, ""], q_coord: Shaped[Tensor, " a"], k_coord: Shaped[Tensor, " a"]
     ) -> Float[Tensor, ""]:
-        slopes = torch.tensor(self.slopes, dtype=torch.float32, device=q_coord.device)
-        return -slopes[head] * (q_coord - k_coord).abs().sum(-1).float()
+        return -self._slopes(q_coord.device)[head] * _distance(q_coord, k_coord)
+
+    def _slopes(self, device: torch.device) -> Float[Tensor, " h"]:
+        return torch.tensor(self.slopes, dtype=torch.float32, device=device)
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, axes={self.axes}"
+
+
+def _distance(
+    q_coords: Shaped[Tensor, "*#batch q 1 a"] | Shaped[Tensor, " a"],
+    k_coords: Shaped[Tensor, "*#batch 1 k a"] | Shaped[Tensor, " a"],
+) -> Float[Tensor, "..."]:
+    """Sum of absolute differences, exact until it is rounded to float32; NaN where a coordinate is not finite."""
+    total = None
+    for axis in range(q_coords.shape[-1]):
+        q, k = (coords[..., axis] for coords in (q_coords, k_coords))
+        if not q.is_floating_point() and not k.is_floating_point():
+            q, k = q.long(), k.long()
+        difference = (q - k).abs()
+        total = difference if total is None else total + difference
+    assert total is not None
+    return total.masked_fill(~total.isfinite(), torch.nan).float() if total.is_floating_point() else total.float()
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:

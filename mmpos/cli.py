@@ -1,0 +1,222 @@
+"""The command line: LightningCLI whose runs keep checkpoints, metrics and config together and end with a table."""
+
+import argparse
+import difflib
+import importlib
+import importlib.util
+import inspect
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from . import data, training  # configs find classes by name among those imported
+from .training.checkpoints import check_checkpoint_path
+from .training.report import print_results, show_path
+
+DEBUG = "MMPOS_DEBUG"
+USER_ERRORS = (argparse.ArgumentError, MisconfigurationException, OSError, TypeError, ValueError)
+QUIET = (
+    "does not have many workers",  # small data stay in memory
+    "exists and is not empty",  # all that is in the folder is the config of this very run
+    "number of training batches .* is smaller than the logging interval",
+    "The dirpath has changed",  # a resumed run has a folder of its own
+    "your dataloader is not resumable",  # the rest of an interrupted epoch is drawn anew
+)
+# Lines in which jsonargparse lists the members of a union and why each does not fit.
+NOISE = re.compile(
+    r"Does not|Subtypes:|Errors:|- Expected a <class 'NoneType'>|Given value type:|Given value: (\{|\w+\()"
+)
+CHECKPOINTS = {
+    "best": {"filename": "best", "monitor": "val_score", "mode": "max"},
+    "last": {"filename": "last", "enable_version_counter": False, "save_on_exception": True},
+}
+
+
+def main(args: list[str] | None = None, *, base_config: Path | None = None) -> None:
+    """Runs ``fit``, ``validate``, ``test`` or ``predict``; the ``--help`` of each says more.
+
+    A user's error is one message and an exit status; ``MMPOS_DEBUG=1`` shows where it comes from.
+
+    Args:
+        args: Arguments; those of the process by default.
+        base_config: Config with values that other configs and flags override.
+    """
+    for message in QUIET:
+        warnings.filterwarnings("ignore", f".*{message}")
+    for category in (DeprecationWarning, FutureWarning):  # between Lightning and PyTorch, not our user's to mend
+        warnings.filterwarnings("ignore", category=category, module=r"lightning\.")
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    defaults = {} if base_config is None else {"default_config_files": [str(base_config)]}
+    parser: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
+    try:
+        CommandLine(
+            args=import_first(sys.argv[1:] if args is None else args),
+            seed_everything_default=0,
+            save_config_callback=SaveFitConfig,
+            auto_configure_optimizers=False,  # modules bring their own
+            load_from_checkpoint_support=False,  # modules save plain hyper-parameters
+            parser_kwargs=parser | dict.fromkeys(CommandLine.subcommands(), parser | defaults),
+        )
+    except USER_ERRORS as error:
+        if os.environ.get(DEBUG):
+            raise
+        sys.exit(f"error: {explain(error)}\n({DEBUG}=1 shows the traceback)")
+
+
+class SaveFitConfig(SaveConfigCallback):
+    """Saves the resolved config beside a training run, and nothing where a checkpoint is only read."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            super().setup(trainer, pl_module, stage)
+
+
+class CommandLine(LightningCLI):
+    """LightningCLI with a folder for each run, the precision that fits the device, and a table of results."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--imports", type=list[str], default=[], help="Modules that register encodings or classes.")
+        parser.add_argument("--run", type=str | None, default=None, help="The run's folder; named as its config is.")
+        for key, settings in CHECKPOINTS.items():
+            parser.add_lightning_class_args(ModelCheckpoint, key)
+            parser.set_defaults({f"{key}.{name}": value for name, value in settings.items()})
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.config = parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Keeps the config as given: a checkpoint of another one is refused, not followed in silence."""
+
+    def before_instantiate_classes(self) -> None:
+        self.started = time.perf_counter()
+        config = self.config[str(self.subcommand)]
+        for name in config.imports:
+            import_module(name)
+        config.run = config.run or run_name(*(str(path) for path in config.config or ()))
+        check_checkpoint_path(config.ckpt_path, required=self.subcommand != "fit")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = self.config[str(self.subcommand)]
+        if config.trainer.precision is None:
+            kwargs["precision"] = automatic_precision(config.trainer.accelerator)
+        if config.trainer.logger is None:
+            root = config.trainer.default_root_dir or "runs"
+            kwargs["logger"] = make_loggers(root, config.run) if self.subcommand == "fit" else False
+        return super().instantiate_trainer(**kwargs)
+
+    def fit(self, **kwargs: Any) -> None:
+        """Trains and tests the best checkpoint; interrupted, it says where the last one is."""
+        try:
+            self.trainer.fit(**kwargs)
+        except SystemExit:
+            last = self.config_init[str(self.subcommand)].last
+            path = Path(last.dirpath or "") / f"{last.filename}{last.FILE_EXTENSION}"
+            if not self.trainer.interrupted:
+                raise
+            if self.trainer.is_global_zero and path.is_file():
+                print(f"interrupted; to go on: --ckpt_path {show_path(path)}", file=sys.stderr)
+            sys.exit(128 + (signal.SIGTERM if self.trainer.received_sigterm else signal.SIGINT))
+        checkpoint = self.trainer.checkpoint_callback
+        best = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
+        self.test(model=self.model, datamodule=self.datamodule, ckpt_path=best or None)
+
+    def test(self, **kwargs: Any) -> None:
+        """Tests a checkpoint and prints the results."""
+        kwargs["verbose"] = False
+        metrics = self.trainer.test(**kwargs)
+        if self.trainer.is_global_zero:
+            print_results(
+                {name: value for loader in metrics for name, value in loader.items()},
+                parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+                seconds=time.perf_counter() - self.started,
+                checkpoint=kwargs["ckpt_path"],
+            )
+
+    def predict(self, **kwargs: Any) -> None:
+        """Saves the predictions of a checkpoint in its run's folder."""
+        predictions = self.trainer.predict(**kwargs)
+        if self.trainer.is_global_zero:
+            path = Path(kwargs["ckpt_path"]).parent.parent / "predictions.pt"
+            torch.save(predictions, path)
+            print(f"predictions: {show_path(path)}")
+
+
+def import_first(args: list[str]) -> list[str]:
+    """Imports the modules of ``--imports`` before anything is parsed; returns the arguments with one such flag."""
+    scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    scan.add_argument("--imports", action="append", default=[])
+    known, rest = scan.parse_known_args(args)
+    names = [name.strip() for text in known.imports for name in text.strip("[]").split(",")]
+    for name in names:
+        import_module(name)
+    return [*rest, f"--imports={json.dumps(names)}"] if names else rest
+
+
+def import_module(name: str) -> None:
+    """Imports a module of the user's, which may lie in the working directory."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"imports has {name!r}, which cannot be imported: {error}") from error
+
+
+def run_name(*configs: str) -> str:
+    """Folder of a run under ``runs``: the path of its last config under ``configs``, else its bare name.
+
+    Example:
+        >>> run_name("configs/image/rope.yaml"), run_name("mine.yaml"), run_name()
+        ('image/rope', 'mine', 'unnamed')
+    """
+    if not configs:
+        return "unnamed"
+    parts = Path(configs[-1]).with_suffix("").parts
+    under = len(parts) - parts[::-1].index("configs") if "configs" in parts else len(parts) - 1
+    return "/".join(parts[under:])
+
+
+def automatic_precision(accelerator: Any) -> str:
+    """``bf16-mixed`` where the run is on a GPU that has bfloat16, else float32."""
+    gpu = accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    return "bf16-mixed" if gpu else "32-true"
+
+
+def make_loggers(root: str, name: str) -> list[Logger]:
+    """Metrics as CSV, and for TensorBoard where that is installed, in one folder."""
+    csv = CSVLogger(root, name=name)
+    if importlib.util.find_spec("tensorboard") is None:
+        return [csv]
+    return [csv, TensorBoardLogger(root, name=name, version=csv.version)]
+
+
+def explain(error: BaseException) -> str:
+    """What is wrong in one line, without the machinery around it."""
+    while str(error).startswith("Does not validate") and error.__cause__ is not None:
+        error = error.__cause__  # what the constructor raised
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = " ".join(line.removeprefix("- ") for line in lines if not NOISE.match(line))
+    if unknown := re.search(r"dot import path string: (\S+)", text):
+        return f"unknown class {unknown[1]!r}; known: {', '.join(sorted([*data.__all__, *training.__all__]))}"
+    if unknown := re.search(r"class_path '(\S+)\.(\w+)': Option '(\w+)' is not accepted", text):
+        module, name, option = unknown.groups()
+        options = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+        close = difflib.get_close_matches(option, options, n=1)
+        hint = f"did you mean {close[0]!r}? Known" if close else "known"
+        return f"{name} has no argument {option!r}; {hint}: {', '.join(sorted(options))}"
+    return text

@@ -1,0 +1,46 @@
+"""What a run tells at its end."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+def print_results(
+    metrics: Mapping[str, float],
+    *,
+    parameters: int,
+    seconds: float,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> None:
+    """Prints one short table: metrics, size, time, and where the files of the run are.
+
+    Args:
+        metrics: Values by name; one that ends in ``accuracy`` is a share and shown in percent.
+        parameters: Number of parameters.
+        seconds: Time that the command took.
+        checkpoint: What was tested; the other files of a run are two folders up.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in sorted(metrics.items()):
+        table.add_row(name.replace("_", " "), f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}")
+    table.add_row("parameters", f"{parameters:,}")
+    table.add_row("seconds", f"{seconds:.1f}")
+    if checkpoint is not None:
+        run = Path(checkpoint).parent.parent
+        files = {"checkpoint": Path(checkpoint), "metrics": run / "metrics.csv", "config": run / "config.yaml"}
+        for name, path in files.items():
+            if path.exists():
+                table.add_row(name, show_path(path))
+    Console().print(table)
+
+
+def show_path(path: Path) -> str:
+    """The path, seen from the working directory if it lies below."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
