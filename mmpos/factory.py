@@ -1,9 +1,7 @@
 """Encodings by name: one table for Python, YAML and users' own."""
 
-import difflib
 import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,10 +18,8 @@ from .encodings import (
     RotaryEncoding,
     Sinusoidal,
 )
-from .encodings.rotary import XPos
-from .frequencies import Bands, Geometric, Periods
-from .scaling import NTK, ClipLow, DynamicNTK, Llama3, LongRoPE, PositionInterpolation, Proportional, RIFLEx, YaRN
-from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
+from .presets import PRESETS
+from .values import check_arguments, listed, suggest, to_value
 
 Kind = Literal["additive", "rotary", "bias", "scale"]
 Slot = dict[str, Any] | Callable[..., nn.Module] | None
@@ -42,32 +38,6 @@ ENCODINGS: dict[str, tuple[Kind, Callable[..., nn.Module]]] = {
     "ALiBi": ("bias", ALiBi),
 }
 
-# Values inside a spec, such as ``spectrum: {name: Mixed}``.
-VALUES: dict[str, Callable[..., Any]] = {
-    "Axial": Axial,
-    "Bands": Bands,
-    "ClipLow": ClipLow,
-    "DynamicNTK": DynamicNTK,
-    "Geometric": Geometric,
-    "Given": Given,
-    "Learned": Learned,
-    "Llama3": Llama3,
-    "LongRoPE": LongRoPE,
-    "Mixed": Mixed,
-    "NTK": NTK,
-    "Periods": Periods,
-    "PositionInterpolation": PositionInterpolation,
-    "Proportional": Proportional,
-    "RIFLEx": RIFLEx,
-    "Sections": Sections,
-    "Shared": Shared,
-    "XPos": XPos,
-    "YaRN": YaRN,
-}
-
-# What YAML 1.1 reads as text though everybody means a number: an exponent without a point or a sign.
-NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-
 
 class Encodings(NamedTuple):
     """The four slots of a modality; an empty one is no position."""
@@ -79,18 +49,18 @@ class Encodings(NamedTuple):
 
 
 def list_encodings(kind: Kind | None = None) -> list[str]:
-    """Names that `create_encoding` knows, of one kind or of all.
+    """Names that `create_encoding` knows, of one kind or of all: classes, presets and what was registered.
 
     Raises:
         ValueError: If the kind is unknown.
 
     Example:
-        >>> list_encodings(kind="rotary")
-        ['RoPE']
+        >>> list_encodings(kind="additive")
+        ['LearnedTable', 'Sinusoidal']
     """
     if kind is not None:
         _check_kind(kind)
-    return sorted(name for name, (own, _) in ENCODINGS.items() if kind in (None, own))
+    return sorted(name for name in _names() if kind in (None, _kind(name)))
 
 
 def register_encoding(name: str, factory: Callable[..., nn.Module], *, kind: Kind | None = None) -> None:
@@ -105,7 +75,7 @@ def register_encoding(name: str, factory: Callable[..., nn.Module], *, kind: Kin
         ValueError: If the name is taken, the kind is unknown, or a function comes without one.
         TypeError: If the factory is not callable, or a class that implements none of the interfaces.
     """
-    if name in ENCODINGS:
+    if name in _names():
         raise ValueError(f"the encoding name {name!r} is taken")
     if not callable(factory):
         raise TypeError(f"factory must be a class or a function, got {factory!r}")
@@ -125,7 +95,7 @@ def register_encoding(name: str, factory: Callable[..., nn.Module], *, kind: Kin
 
 
 def create_encoding(name: str, **arguments: Any) -> nn.Module:
-    """Builds the encoding of this name.
+    """Builds the encoding of this name, a class or a preset, whose arguments may be overridden.
 
     Raises:
         ValueError: If the name is unknown; the closest is suggested.
@@ -135,8 +105,8 @@ def create_encoding(name: str, **arguments: Any) -> nn.Module:
         >>> create_encoding("RoPE", head_dim=64, axes=2)
         RoPE(head_dim=64, axes=2, base=10000.0, rotary_dim=64, layout='half')
     """
-    factory = _find(name)
-    arguments = {key: _value(value) for key, value in arguments.items()}
+    factory, preset = _find(name)
+    arguments = preset | {key: to_value(value) for key, value in arguments.items()}
     check_arguments(name, factory, arguments)
     return factory(**arguments)
 
@@ -176,15 +146,15 @@ def build(
     if isinstance(spec, nn.Module):
         return _check_built(spec, kind, type(spec).__name__)
     if isinstance(spec, Mapping):
-        arguments = {key: _value(value) for key, value in spec.items() if key != "name"}
+        arguments = {key: to_value(value) for key, value in spec.items() if key != "name"}
         name = spec.get("name")
         if not isinstance(name, str):
             raise ValueError(
-                f"the {kind} slot must have a name, got {dict(spec)!r}; known: {_known(list_encodings(kind))}"
+                f"the {kind} slot must have a name, got {dict(spec)!r}; known: {listed(list_encodings(kind))}"
             )
-        factory = _find(name, kind)
+        factory, preset = _find(name, kind)
     elif callable(spec):
-        name, factory, arguments = getattr(spec, "__name__", repr(spec)), spec, {}
+        name, factory, preset, arguments = getattr(spec, "__name__", repr(spec)), spec, {}, {}
     else:
         raise TypeError(f"the {kind} slot must be {{name: ...}}, a callable or null, got {spec!r}")
 
@@ -198,7 +168,7 @@ def build(
         for key, value in {**sizes, "size": size}.items()
         if key in known and key not in bound and value is not None
     }
-    arguments = {**sizes, **arguments}
+    arguments = preset | sizes | arguments
     check_arguments(name, factory, arguments)
     return _check_built(factory(**arguments), kind, name)
 
@@ -243,7 +213,7 @@ def load_encodings(
 def _load_slots(where: str, slots: Mapping, sizes: dict[str, Any]) -> Encodings:
     for kind in slots:
         if kind not in INTERFACES:
-            raise ValueError(f"{where} has an unknown slot {_suggest(str(kind), INTERFACES)}")
+            raise ValueError(f"{where} has an unknown slot {suggest(str(kind), INTERFACES)}")
     built = {}
     for kind, spec in slots.items():
         try:
@@ -253,66 +223,33 @@ def _load_slots(where: str, slots: Mapping, sizes: dict[str, Any]) -> Encodings:
     return Encodings(**built)
 
 
-def _find(name: str, kind: Kind | None = None) -> Callable[..., nn.Module]:
+def _names() -> list[str]:
+    return [*ENCODINGS, *PRESETS]
+
+
+def _kind(name: str) -> Kind:
+    return ENCODINGS[PRESETS[name].encoding if name in PRESETS else name][0]
+
+
+def _find(name: str, kind: Kind | None = None) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
+    """What builds the encoding of this name, and the arguments that a preset has for it."""
     if not isinstance(name, str):
         raise TypeError(f"the name of an encoding must be text, got {name!r}")
-    if name not in ENCODINGS:
-        raise ValueError(f"unknown encoding {_suggest(name, ENCODINGS)}")
-    own, factory = ENCODINGS[name]
-    if kind not in (None, own):
-        raise ValueError(f"{name} is for the {own} slot, not for {kind}; known there: {_known(list_encodings(kind))}")
-    return factory
+    if name not in _names():
+        raise ValueError(f"unknown encoding {suggest(name, _names())}")
+    if kind not in (None, _kind(name)):
+        known = listed(list_encodings(kind))
+        raise ValueError(f"{name} is for the {_kind(name)} slot, not for {kind}; known there: {known}")
+    encoding, preset = PRESETS.get(name, (name, {}))
+    return ENCODINGS[encoding][1], preset
 
 
 def _check_kind(kind: str) -> None:
     if kind not in INTERFACES:
-        raise ValueError(f"unknown kind {_suggest(str(kind), INTERFACES)}")
-
-
-def check_arguments(name: str, factory: Callable, arguments: Mapping[str, Any]) -> None:
-    """Refuses arguments that a class or function does not take, and suggests the closest that it does."""
-    parameters = inspect.signature(factory).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for key in arguments:
-        if key not in parameters:
-            raise TypeError(f"{name} has no argument {_suggest(str(key), parameters)}")
-    missing = [key for key, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-    missing = [key for key in missing if key not in arguments]
-    if missing:
-        raise TypeError(f"{name} needs {', '.join(missing)}")
+        raise ValueError(f"unknown kind {suggest(str(kind), INTERFACES)}")
 
 
 def _check_built(module: nn.Module, kind: Kind, name: str) -> nn.Module:
     if not isinstance(module, INTERFACES[kind]):
         raise ValueError(f"{name} is no {INTERFACES[kind].__name__} and cannot stand in the {kind} slot")
     return module
-
-
-def _value(value: Any) -> Any:
-    """An argument as Python has it: numbers that YAML reads as text, and values by name, at any depth."""
-    if isinstance(value, str) and NUMBER.fullmatch(value):
-        return float(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_value(item) for item in value)
-    if not isinstance(value, Mapping):
-        return value
-    arguments = {key: _value(item) for key, item in value.items()}
-    if "name" not in arguments:
-        return arguments
-    name = str(arguments.pop("name"))
-    if name not in VALUES:
-        raise ValueError(f"unknown value {_suggest(name, VALUES)}")
-    check_arguments(name, VALUES[name], arguments)
-    return VALUES[name](**arguments)
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    lower = {option.lower(): option for option in known}
-    close = difflib.get_close_matches(name.lower(), lower, n=1)
-    hint = f"; did you mean {lower[close[0]]!r}?" if close else ";"
-    return f"{name!r}{hint} Known: {_known(lower.values())}".replace("; Known", "; known")
-
-
-def _known(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names, key=str.lower)) or "none"

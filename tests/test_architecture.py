@@ -20,7 +20,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 LAYERS = [
     {"coords", "transforms", "calendar", "phases", "frequencies", "spectra", "scaling", "resample"},
     {"encodings", "layout"},
-    {"presets", "factory"},
+    {"presets", "values", "factory"},
     {"masks", "attend"},
     {"models", "adapters"},
     {"training", "data", "diagnostics", "testing"},

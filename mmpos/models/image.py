@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..encodings import LearnedTable, RoPE
-from ..factory import Slot, check_arguments
+from ..factory import Slot
 from ..scaling import NTK, PositionInterpolation, Scaling, YaRN
+from ..values import check_arguments
 from .blocks import LAYER_NORM, Block, StackEncodings, no_weight_decay_names
 from .grid import GridPositions
 

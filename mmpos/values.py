@@ -1,0 +1,83 @@
+"""Arguments by name: what a word or a mapping in a config stands for, and what is wrong with it."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .encodings.rotary import XPos
+from .frequencies import Bands, Geometric, Periods
+from .scaling import NTK, ClipLow, DynamicNTK, Llama3, LongRoPE, PositionInterpolation, Proportional, RIFLEx, YaRN
+from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
+
+# Values inside a spec, such as ``spectrum: {name: Mixed}``.
+VALUES: dict[str, Callable[..., Any]] = {
+    "Axial": Axial,
+    "Bands": Bands,
+    "ClipLow": ClipLow,
+    "DynamicNTK": DynamicNTK,
+    "Geometric": Geometric,
+    "Given": Given,
+    "Learned": Learned,
+    "Llama3": Llama3,
+    "LongRoPE": LongRoPE,
+    "Mixed": Mixed,
+    "NTK": NTK,
+    "Periods": Periods,
+    "PositionInterpolation": PositionInterpolation,
+    "Proportional": Proportional,
+    "RIFLEx": RIFLEx,
+    "Sections": Sections,
+    "Shared": Shared,
+    "XPos": XPos,
+    "YaRN": YaRN,
+}
+
+# What YAML 1.1 reads as text though everybody means a number: an exponent without a point or a sign.
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+def to_value(value: Any) -> Any:
+    """An argument as Python has it: numbers that YAML reads as text, and values by name, at any depth."""
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return type(value)(to_value(item) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    arguments = {key: to_value(item) for key, item in value.items()}
+    if "name" not in arguments:
+        return arguments
+    name = str(arguments.pop("name"))
+    if name not in VALUES:
+        raise ValueError(f"unknown value {suggest(name, VALUES)}")
+    check_arguments(name, VALUES[name], arguments)
+    return VALUES[name](**arguments)
+
+
+def check_arguments(name: str, factory: Callable, arguments: Mapping[str, Any]) -> None:
+    """Refuses arguments that a class or function does not take, and suggests the closest that it does."""
+    parameters = inspect.signature(factory).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for key in arguments:
+        if key not in parameters:
+            raise TypeError(f"{name} has no argument {suggest(str(key), parameters)}")
+    missing = [key for key, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    missing = [key for key in missing if key not in arguments]
+    if missing:
+        raise TypeError(f"{name} needs {', '.join(missing)}")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The name in quotes, the closest known one, and all known ones, for an error."""
+    lower = {option.lower(): option for option in known}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    hint = f"; did you mean {lower[close[0]]!r}?" if close else ";"
+    return f"{name!r}{hint} Known: {listed(lower.values())}".replace("; Known", "; known")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a row."""
+    return ", ".join(sorted(names, key=str.lower)) or "none"
