@@ -43,6 +43,8 @@ class Spectrum:
     floats: tuple[tuple[tuple[float, ...], ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
+        if not self.heads or not self.heads[0]:
+            raise ValueError("the spectrum has no pair that turns")
         object.__setattr__(self, "steps", phase_steps(self.rows()))
         floats = tuple(tuple(tuple(map(float, row)) for row in head) for head in self.rows())
         object.__setattr__(self, "floats", floats)

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from .encodings.base import Layout, check_layout, check_positive
+from .encodings.base import Layout
+from .encodings.checks import check_layout, check_positive
 
 QUERY_AND_KEY = r"(^|\.)(q|k|query|key|q_proj|k_proj)\.(weight|bias)$"
 

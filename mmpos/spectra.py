@@ -211,14 +211,23 @@ class Learned:
         """What is learned, at its start."""
         if self.per_head and num_heads is None:
             raise ValueError("frequencies of each head need num_heads")
-        freqs = spectrum.tensor(torch.float32, torch.device("cpu")).amax(-2)
-        if self.log:
-            freqs = freqs.log()
+        values = []
+        for head in spectrum.floats:
+            columns = [{freq for freq in pair if freq} or {0.0} for pair in zip(*head, strict=True)]
+            if any(len(column) > 1 for column in columns):
+                raise ValueError("Learned has one number for each pair, but its start has other ones on other axes")
+            values.append([freq for column in columns for freq in column])
+        if self.log and min(map(min, values)) <= 0:
+            raise ValueError(
+                f"log needs frequencies above 0, but those of the start go down to {min(map(min, values))}"
+            )
+        freqs = torch.tensor(values, dtype=torch.float32)
+        freqs = freqs.log() if self.log else freqs
         return freqs.expand(num_heads or 1, -1).clone() if self.per_head else freqs
 
     def on_axes(self, learned: Float[Tensor, "h p"], spectrum: Spectrum) -> Float[Tensor, "h a p"]:
         """The frequencies that the learned numbers stand for."""
-        owned = [[[freq != 0 for freq in row] for row in head] for head in spectrum.rows()]
+        owned = [[[freq != 0 for freq in row] for row in head] for head in spectrum.floats]
         freqs = learned.exp() if self.log else learned
         return freqs[:, None] * torch.tensor(owned, device=learned.device)
 
@@ -236,10 +245,10 @@ class Mixed:
 
     def draw(self, num_heads: int, axes: int, width: int, base: float) -> Float[Tensor, "h a p"]:
         """Initial frequencies of ``width // 2`` pairs in radians per coordinate unit."""
-        frame, upper = torch.linalg.qr(torch.randn(num_heads, axes, axes))
+        frame, upper = torch.linalg.qr(torch.randn(num_heads, axes, axes, dtype=torch.float32))
         frame = frame * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]
-        series = torch.tensor([float(freq) for freq, _ in Geometric(base).pairs(width // (2 * axes))])
-        return (frame[..., None] * series).flatten(-2)
+        series = [float(freq) for freq, _ in Geometric(base).pairs(width // (2 * axes))]
+        return (frame[..., None] * torch.tensor(series, dtype=torch.float32, device=frame.device)).flatten(-2)
 
 
 def _owned(pair: tuple, axis: int, axes: int) -> Pair:

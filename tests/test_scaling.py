@@ -98,6 +98,7 @@ SCALINGS = {
         lambda: yarn(10000, 24, 2, 40, truncate=False),
         1,
     ),
+    "yarn of a long length": (YaRN(4, 131072, attention_factor=1.0), lambda: yarn(10000, 24, 4, 131072), 1),
     "llama3": (Llama3(8, 1, 4, 8192), lambda: llama3(10000, 24, 8, 1, 4, 8192), 1),
     "proportional": (Proportional(0.3), lambda: proportional(10000, 24, 0.3), 1),
     "riflex": (RIFLEx(3, 66), lambda: riflex(10000, 24, 3, 66), 1),
@@ -325,10 +326,13 @@ def test_a_grid_that_doubles_on_one_axis():
     torch.testing.assert_close(got.sin, want.sin, atol=1e-7, rtol=0)
 
 
-def test_a_pair_that_several_axes_turn_has_the_attention_factor_once():
+def test_a_pair_that_several_axes_turn_has_the_attention_factor_of_each_scaling_once():
     factor = 0.1 * math.log(4) + 1
     once = RoPE(24, axes=2, spectrum=Shared(), scaling=YaRN(4, 300))(grid_coords(2, 3))
     torch.testing.assert_close(once.factor, torch.full((1, 1, 12), factor), atol=1e-7, rtol=0)
+    each = RoPE(24, axes=2, spectrum=Shared(), scaling=[YaRN(4, 300), YaRN(8, 300)])(grid_coords(2, 3))
+    both = factor * (0.1 * math.log(8) + 1)
+    torch.testing.assert_close(each.factor, torch.full((1, 1, 12), both), atol=2e-7, rtol=0)
 
 
 @pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])

@@ -15,7 +15,7 @@ from mmpos import (
     Rotation,
     Sinusoidal,
 )
-from mmpos.encodings.base import check_coords
+from mmpos.encodings.checks import check_coords
 from mmpos.testing import POINTS, EncodingError, check_encoding
 
 EAGER = [name for name in POINTS if name != "compiling"]

@@ -1,8 +1,9 @@
 """Positional encodings, one file for each way a transformer takes position in."""
 
 from .additive import LearnedTable, Sinusoidal
-from .base import AdditiveEncoding, AttentionBias, LogitScale, RotaryEncoding, Rotation, check_coords
+from .base import AdditiveEncoding, AttentionBias, LogitScale, RotaryEncoding, Rotation
 from .bias import ALiBi
+from .checks import check_coords
 from .rotary import RoPE
 
 __all__ = [

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ..frequencies import check_base
 from ..resample import resample_table
 from ..spectra import Axial
-from .base import AdditiveEncoding, check_coords, check_positive
+from .base import AdditiveEncoding
+from .checks import check_coords, check_length, check_positive
 
 
 class Sinusoidal(AdditiveEncoding):
@@ -48,6 +49,7 @@ class Sinusoidal(AdditiveEncoding):
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Float[Tensor, "*batch n dim"]:
         check_coords(coords, self.axes, owner="Sinusoidal")
+        check_length(length)
         cos, sin = self.spectrum.cos_sin(coords)
         return torch.stack([sin, cos], dim=-1).flatten(-2).squeeze(-3)
 
@@ -115,6 +117,7 @@ class LearnedTable(AdditiveEncoding):
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Float[Tensor, "*batch n dim"]:
         check_coords(coords, self.axes, owner="LearnedTable")
+        check_length(length)
         last = torch.tensor(self.size, device=coords.device) - 1
         outside = (coords < 0) | (coords > last)
         if coords.is_floating_point():

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from .checks import check_layout
+
 Layout = Literal["half", "interleaved"]
 Role = Literal["query", "key"]
-AXES = {1: "(t)", 2: "(y, x)", 3: "(t, y, x)"}
 # xPos' factor of the first pair, whose s_i is 0.4 / 1.4, six scale_base away from the centre.
 HALF_REACH = 3.5**6.001
-USES = {1: "sequences", 2: "images", 3: "video"}
 
 
 class AdditiveEncoding(nn.Module, ABC):
@@ -102,6 +102,7 @@ class Rotation(NamedTuple):
         layout: Which channels pair up.
         scale: xPos' factor per token and pair; multiplies queries and divides keys.
         factor: The attention factor of each pair, which ``cos`` and ``sin`` contain already.
+        origin_scale: The scale at coordinate 0, where that is not 1.
 
     Reference:
         Su et al., RoFormer, 2021, sec. 3.4. https://arxiv.org/abs/2104.09864
@@ -112,6 +113,7 @@ class Rotation(NamedTuple):
     layout: Layout = "half"
     scale: Float[Tensor, "*batch #h n p"] | None = None
     factor: Float[Tensor, "#h 1 p"] | None = None
+    origin_scale: Float[Tensor, "#h 1 p"] | None = None
 
     def apply(self, x: Float[Tensor, "*rows h n d"], role: Role | None = None) -> Float[Tensor, "*rows h n d"]:
         """Rotates ``x`` in float32 (float64 if ``x`` is) and returns it in its own dtype, as a new tensor.
@@ -147,8 +149,8 @@ class Rotation(NamedTuple):
         def extend(part: Tensor | None, value: float | Tensor) -> Tensor | None:
             if part is None:
                 return None
-            prefix = torch.zeros_like(part[..., :1, :]) + value
-            return torch.cat([prefix.expand(*prefix.shape[:-2], num_prefix_tokens, -1), part], dim=-2)
+            prefix = part.new_zeros(*part.shape[:-2], num_prefix_tokens, part.shape[-1]) + value
+            return torch.cat([prefix, part], dim=-2)
 
         return self._at_origin(extend)
 
@@ -163,27 +165,33 @@ class Rotation(NamedTuple):
 
     def inverse(self) -> "Rotation":
         """The rotation that turns back: ``rotation.inverse().apply(rotation.apply(x))`` is ``x``."""
-        scale = None if self.scale is None else self.scale.reciprocal()
+        scale, origin_scale = (None if part is None else part.reciprocal() for part in (self.scale, self.origin_scale))
+        back = self._replace(sin=-self.sin, scale=scale, origin_scale=origin_scale)
         if self.factor is None:
-            return self._replace(sin=-self.sin, scale=scale)
+            return back
         square = self.factor.square()
-        return Rotation(self.cos / square, -self.sin / square, self.layout, scale, self.factor.reciprocal())
+        return back._replace(cos=back.cos / square, sin=back.sin / square, factor=self.factor.reciprocal())
 
     def without_factor(self) -> "Rotation":
-        """The same turn without the attention factor: what moves cached keys, which have it already.
+        """The same turn without what is the same at all coordinates: what moves cached keys, which have that already.
 
-        ``rope(new - old).without_factor().apply(k)`` are the keys ``k`` of ``old`` coordinates at ``new`` ones.
+        ``rope(new - old).without_factor().apply(k, "key")`` are the keys ``k`` of ``old`` coordinates at ``new`` ones.
         """
-        if self.factor is None:
-            return self
-        return self._replace(cos=self.cos / self.factor, sin=self.sin / self.factor, factor=None)
+        moved = self
+        if self.factor is not None:
+            moved = moved._replace(cos=self.cos / self.factor, sin=self.sin / self.factor, factor=None)
+        if self.scale is not None and self.origin_scale is not None:
+            moved = moved._replace(scale=self.scale / self.origin_scale, origin_scale=None)
+        return moved
 
     def _at_origin(self, put: Callable[[Tensor | None, float | Tensor], Tensor | None]) -> "Rotation":
         """The rotation with the turn of coordinate 0 put into each part."""
         cos, sin = put(self.cos, 1.0 if self.factor is None else self.factor), put(self.sin, 0.0)
         assert cos is not None
         assert sin is not None
-        return self._replace(cos=cos, sin=sin, scale=put(self.scale, 1.0))
+        return self._replace(
+            cos=cos, sin=sin, scale=put(self.scale, 1.0 if self.origin_scale is None else self.origin_scale)
+        )
 
     def _parts(self, role: Role | None) -> tuple[Tensor, Tensor]:
         if self.scale is None:
@@ -235,52 +243,3 @@ class Rotation(NamedTuple):
 def _broadcast(rows: torch.Size, batch: torch.Size) -> bool:
     """Whether a rotation of ``batch`` fits tensors of ``rows`` without enlarging them."""
     return len(batch) <= len(rows) and all(b in (1, r) for r, b in zip(reversed(rows), reversed(batch), strict=False))
-
-
-def check_coords(coords: Tensor, axes: int, name: str = "coords", owner: str | None = None) -> None:
-    """Refuses coordinates with the wrong number of axes or a dtype that cannot hold positions.
-
-    Raises:
-        ValueError: If the last axis of ``coords`` is not ``axes`` wide.
-        TypeError: If they are boolean, complex or half precision, which cannot count past 256.
-    """
-    if not isinstance(coords, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(coords).__name__}")
-    if coords.ndim < 2 or coords.shape[-1] != axes:
-        order = f" {AXES[axes]}" if axes in AXES else ""
-        hint = ""
-        if owner is not None and coords.ndim >= 2 and coords.shape[-1] in USES:
-            hint = f"; for {USES[coords.shape[-1]]} use {owner}(axes={coords.shape[-1]})"
-        plural = "axis" if axes == 1 else "axes"
-        raise ValueError(f"{name} must have {axes} {plural}{order}, got shape {tuple(coords.shape)}{hint}")
-    if coords.dtype == torch.bool or coords.is_complex():
-        raise TypeError(f"{name} must be integers or floats, got {coords.dtype}")
-    if coords.is_floating_point() and coords.dtype.itemsize < 4:
-        raise TypeError(
-            f"{name} must not be in half precision, got {coords.dtype}, which cannot tell neighbours apart past 256; "
-            "make them in float64 or int64"
-        )
-
-
-def check_positive(name: str, value: int) -> None:
-    """Refuses a size that is not a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be positive, got {value}")
-
-
-def check_layout(layout: str) -> None:
-    """Refuses a layout that is not known."""
-    if layout not in ("half", "interleaved"):
-        raise ValueError(f"layout must be 'half' or 'interleaved', got {layout!r}")
-
-
-def keep_float32(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """What a module's ``_apply`` should do to learned frequencies and slopes: move them, but not to half precision."""
-
-    def convert(tensor: Tensor) -> Tensor:
-        probe = fn(tensor.new_empty(0))
-        return tensor.to(probe.device) if probe.dtype.itemsize < 4 else fn(tensor)
-
-    return convert

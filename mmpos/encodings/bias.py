@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from .base import AttentionBias, check_coords, check_positive
+from .base import AttentionBias
+from .checks import check_coords, check_positive
 
 
 class ALiBi(AttentionBias):

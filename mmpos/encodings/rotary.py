@@ -1,26 +1,29 @@
 """Encodings that rotate queries and keys."""
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ..frequencies import Pair, Spectrum, angles, check_base
+from ..frequencies import angles, check_base
 from ..scaling import PositionInterpolation, Scaling, scale_spectrum
+from ..scaling.base import check_number
 from ..spectra import Axial, Learned, Mixed, Recipe
-from .base import Layout, RotaryEncoding, Rotation, check_coords, check_layout, check_positive, keep_float32
+from .base import Layout, RotaryEncoding, Rotation
+from .checks import check_coords, check_heads, check_layout, check_length, check_positive, keep_float32
+
+XPOS_REACH = 60  # in units of scale_base: 3.5 ** 60 is 4e32
 
 
 @dataclass(frozen=True)
 class XPos:
     """Decay with distance: queries at ``n`` are multiplied and keys divided by ``s_i ** ((n - centre) / scale_base)``.
 
-    Pair ``i`` of ``d`` channels has ``s_i = (2i + 0.4 d) / (1.4 d)``.
+    Pair ``i`` of ``d`` channels has ``s_i = (2i + 0.4 d) / (1.4 d)``. Where ``|n - centre| / scale_base`` is above 60
+    (6 for queries in float16) this would overflow; it is refused, and NaN in compiled code.
 
     Reference:
         Sun et al., A length-extrapolatable transformer, 2022, sec. 3.2. https://arxiv.org/abs/2212.10554
@@ -29,17 +32,22 @@ class XPos:
     scale_base: float = 512
     centre: float = 0
 
-    def scale(self, coords: Shaped[Tensor, "*batch n 1"], width: int) -> Float[Tensor, "*batch 1 n p"]:
+    def __post_init__(self):
+        check_number("scale_base", self.scale_base)
+
+    def scale(self, coords: Shaped[Tensor, "*batch n 1"], num_pairs: int) -> Float[Tensor, "*batch 1 n p"]:
+        """The factor of each token and pair."""
         power = (coords.double() - self.centre).unsqueeze(-3) / self.scale_base
-        power = power.masked_fill(~power.isfinite(), torch.nan)
-        reach = 60
-        if not torch.compiler.is_compiling() and not coords.is_meta and (power.abs() > reach).any():
+        far = power.abs() > XPOS_REACH
+        if not torch.compiler.is_compiling() and not coords.is_meta and (far & power.isfinite()).any():
             raise ValueError(
-                f"xPos overflows where |coord - centre| / scale_base is above {reach}; got coords up to "
-                f"{coords.abs().max().item()} with scale_base {self.scale_base} and centre {self.centre}: "
-                "give a larger scale_base or a centre amid the coordinates"
+                f"xPos overflows where |coord - centre| / scale_base is above {XPOS_REACH}; got coords up to "
+                f"{coords[coords.isfinite()].abs().max().item()} with scale_base {self.scale_base} and centre "
+                f"{self.centre}: give a larger scale_base or a centre amid the coordinates"
             )
-        logs = [math.log((2 * i + 0.4 * width) / (1.4 * width)) for i in range(width // 2)]
+        width = 2 * num_pairs
+        logs = [math.log((2 * i + 0.4 * width) / (1.4 * width)) for i in range(num_pairs)]
+        power = power.masked_fill(far, torch.nan)
         return (power * torch.tensor(logs, dtype=power.dtype, device=power.device)).exp().float()
 
 
@@ -95,34 +103,52 @@ class RoPE(RotaryEncoding):
         check_positive("axes", axes)
         check_base(base)
         check_layout(layout)
+        check_heads(num_heads, num_kv_heads)
         width, name = (head_dim, "head_dim") if rotary_dim is None else (rotary_dim, "rotary_dim")
         check_positive(name, width)
         if width > head_dim:
             raise ValueError(f"rotary_dim ({rotary_dim}) must be at most head_dim ({head_dim})")
+        if not isinstance(spectrum, Recipe | Learned | Mixed | None):
+            raise TypeError(f"spectrum must be Axial, Sections, Shared, Given, Learned or Mixed, got {spectrum!r}")
+        if not isinstance(xpos, XPos | None):
+            raise TypeError(f"xpos must be an XPos, got {xpos!r}")
         if xpos is not None and axes != 1:
             raise ValueError(f"xpos is for one axis, got axes={axes}")
+        num_groups = num_kv_heads or num_heads
+        if rotary_heads is not None and not (num_groups and 0 <= rotary_heads <= num_groups):
+            raise ValueError(f"rotary_heads ({rotary_heads}) must be from 0 to the number of heads ({num_groups})")
         self.head_dim, self.axes, self.base, self.rotary_dim = head_dim, axes, base, width
         self.layout: Layout = layout
-        self.spectrum, self.xpos, self.rotary_heads = spectrum, xpos, rotary_heads
-        self.num_groups = num_kv_heads or num_heads
+        self.spectrum, self.xpos = spectrum, xpos
+        self.num_heads, self.num_kv_heads, self.rotary_heads = num_heads, num_kv_heads, rotary_heads
 
         start = spectrum.start if isinstance(spectrum, Learned) else spectrum
-        unscaled = (start if isinstance(start, Recipe) else Axial()).spectrum(width, axes, base, name)
-        if rotary_heads is not None:
-            unscaled = _some_heads(unscaled, rotary_heads, self.num_groups)
-        if len(unscaled.heads) not in (1, self.num_groups):
-            raise ValueError(f"the spectrum is for {len(unscaled.heads)} heads, but there are {self.num_groups}")
-        self._unscaled = unscaled
+        self._unscaled = (start if isinstance(start, Recipe) else Axial()).spectrum(width, axes, base, name)
+        if len(self._unscaled.heads) not in (1, num_groups):
+            raise ValueError(f"the spectrum is for {len(self._unscaled.heads)} heads, but there are {num_groups}")
         if self.is_learned:
             self.freqs = nn.Parameter(self._draw())
         self._set_scaling(scaling)
 
     def with_scaling(self, scaling: Scaling | Sequence[Scaling | None] | None) -> "RoPE":
         """The same encoding with this scaling in the place of its own; it shares learned frequencies."""
-        rope = copy.copy(self)
-        rope._parameters = dict(self._parameters)
-        rope._set_scaling(scaling)
-        return rope
+        with torch.device("meta"):  # draws no random numbers
+            rope = RoPE(
+                self.head_dim,
+                axes=self.axes,
+                base=self.base,
+                spectrum=self.spectrum,
+                rotary_dim=self.rotary_dim,
+                layout=self.layout,
+                scaling=scaling,
+                xpos=self.xpos,
+                num_heads=self.num_heads,
+                num_kv_heads=self.num_kv_heads,
+                rotary_heads=self.rotary_heads,
+            )
+        if self.is_learned:
+            rope.freqs = self.freqs
+        return rope.train(self.training)
 
     @property
     def is_learned(self) -> bool:
@@ -143,20 +169,35 @@ class RoPE(RotaryEncoding):
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Rotation:
         check_coords(coords, self.axes, owner="RoPE")
+        check_length(length)
         cos, sin = self._learned_cos_sin(coords) if self.is_learned else self._turns.cos_sin(coords, length)
-        scale = None if self.xpos is None else self.xpos.scale(coords, self.rotary_dim)
+        rotation = Rotation(cos, sin, self.layout)
         factors = self._turns.factors()
-        if factors is None:
-            return Rotation(cos, sin, self.layout, scale)
-        factor = torch.tensor(factors, device=coords.device)[:, None]
-        return Rotation(cos * factor, sin * factor, self.layout, scale, factor)
+        if factors is not None:
+            factor = torch.tensor(factors, dtype=torch.float32, device=coords.device)[:, None]
+            rotation = rotation._replace(cos=cos * factor, sin=sin * factor, factor=factor)
+        if self.xpos is not None:
+            origin = self.xpos.scale(torch.zeros_like(coords[..., :1, :]).flatten(0, -2)[:1], cos.shape[-1])
+            rotation = rotation._replace(scale=self.xpos.scale(coords, cos.shape[-1]), origin_scale=origin)
+        return rotation if self.rotary_heads is None else self._some_heads(rotation)
+
+    def _some_heads(self, rotation: Rotation) -> Rotation:
+        """The rotation of the first heads; the others stand still."""
+        num_groups, rotary_heads = self.num_kv_heads or self.num_heads or 1, self.rotary_heads or 0
+        turning = (torch.arange(num_groups, device=rotation.cos.device) < rotary_heads)[:, None, None]
+        still = {"cos": 1.0, "sin": 0.0, "scale": 1.0, "factor": 1.0, "origin_scale": 1.0}
+        parts = {name: (getattr(rotation, name), value) for name, value in still.items()}
+        return rotation._replace(
+            **{name: torch.where(turning, part, value) for name, (part, value) in parts.items() if part is not None}
+        )
 
     def _draw(self) -> Float[Tensor, "h p"] | Float[Tensor, "h a p"]:
+        num_groups = self.num_kv_heads or self.num_heads
         if isinstance(self.spectrum, Learned):
-            return self.spectrum.draw(self._unscaled, self.num_groups)
-        if self.num_groups is None:
+            return self.spectrum.draw(self._unscaled, num_groups)
+        if num_groups is None:
             raise ValueError("a mixed spectrum has frequencies for each head: num_heads must be given")
-        return Mixed().draw(self.num_groups, self.axes, self.rotary_dim, self.base)
+        return Mixed().draw(num_groups, self.axes, self.rotary_dim, self.base)
 
     def _set_scaling(self, scaling: Scaling | Sequence[Scaling | None] | None) -> None:
         scalings = list(scaling) if isinstance(scaling, Sequence) else [scaling] * self.axes
@@ -187,12 +228,3 @@ class RoPE(RotaryEncoding):
         parts = ["head_dim", "axes", "base", "spectrum", "rotary_dim", "layout", "scaling", "xpos", "rotary_heads"]
         shown = {part: getattr(self, part) for part in parts}
         return ", ".join(f"{part}={value!r}" for part, value in shown.items() if value is not None)
-
-
-def _some_heads(spectrum: Spectrum, rotary_heads: int, num_heads: int | None) -> Spectrum:
-    """The spectrum for the first heads, and pairs that stand still for the others."""
-    if num_heads is None or not 0 <= rotary_heads <= num_heads:
-        raise ValueError(f"rotary_heads ({rotary_heads}) must be from 0 to the number of heads ({num_heads})")
-    pairs = spectrum.heads[0]
-    still = tuple(Pair((Decimal(0),) * len(pair.freqs)) for pair in pairs)
-    return Spectrum((pairs,) * rotary_heads + (still,) * (num_heads - rotary_heads))

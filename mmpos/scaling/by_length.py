@@ -73,8 +73,9 @@ class LongRoPE(Scaling):
                 f"got {len(self.short_factors)} and {len(self.long_factors)}"
             )
         check_number("train_length", self.train_length)
-        if self.factor is not None:
-            check_number("factor", self.factor)
+        for name in ("factor", "attention_factor"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
 
     def frequency(self, freq: Decimal, place: Place | None) -> Decimal:
         index, _, width = series_place(self, place)
@@ -89,6 +90,8 @@ class LongRoPE(Scaling):
             return self.attention_factor
         if self.factor is None or self.factor <= 1:
             return 1.0
+        if self.train_length == 1:
+            raise ValueError("train_length must be more than 1 for an attention factor by its logarithm, got 1")
         return math.sqrt(1 + math.log(self.factor) / math.log(self.train_length))
 
     def long(self) -> "LongRoPE":
@@ -122,7 +125,7 @@ class Switched:
     def _refuse_crossing(self, coords: Tensor, length: Tensor) -> None:
         if coords.is_meta or not coords.numel():
             return
-        first = coords.flatten(-2).amin(-1)
+        first = (coords.nan_to_num(0, 0, 0) if coords.is_floating_point() else coords).flatten(-2).amin(-1)
         crossing = (first > 0) & (length > self.train_length)
         if crossing.any():
             raise ValueError(
@@ -167,4 +170,5 @@ def own_length(coords: Shaped[Tensor, "*batch n a"], name: str) -> Shaped[Tensor
     """Each row's largest coordinate + 1, where no length is given."""
     if torch.compiler.is_compiling():
         raise ValueError(f"{name} depends on the length, which must be given under compile and export")
+    coords = coords.nan_to_num(0, 0, 0).double() if coords.is_floating_point() else coords.long()
     return torch.nn.functional.pad(coords.flatten(-2), (1, 0)).amax(-1) + 1

@@ -79,11 +79,16 @@ class YaRN(Scaling):
     def __post_init__(self):
         check_number("factor", self.factor)
         check_number("train_length", self.train_length)
+        for name in ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
         if not 0 < self.beta_slow < self.beta_fast:
             raise ValueError(f"need 0 < beta_slow < beta_fast, got {self.beta_slow} and {self.beta_fast}")
 
     def frequency(self, freq: Decimal, place: Place | None) -> Decimal:
         index, base, width = series_place(self, place)
+        if base == 1:
+            raise ValueError("YaRN needs a base other than 1, with which all pairs turn alike")
 
         def pair_with(turns: float) -> float:
             return width * math.log(self.train_length / (turns * 2 * math.pi)) / (2 * math.log(base))
@@ -135,7 +140,7 @@ class Llama3(Scaling):
     def frequency(self, freq: Decimal, place: Place | None) -> Decimal:
         series_place(self, place)
         low, high = Decimal(self.low_freq_factor), Decimal(self.high_freq_factor)
-        kept = min(max((self.train_length * freq / TURN - low) / (high - low), Decimal(0)), Decimal(1))
+        kept = min(max((Decimal(self.train_length) * freq / TURN - low) / (high - low), Decimal(0)), Decimal(1))
         return freq * (1 - (1 - kept) * (1 - 1 / Decimal(self.factor)))
 
 

@@ -5,7 +5,7 @@ trainers and compilers do, and reports all points that fail at once, by name. On
 
     >>> import torch
     >>> from mmpos import AttentionBias
-    >>> from mmpos.encodings.base import check_coords
+    >>> from mmpos.encodings.checks import check_coords
     >>> from mmpos.testing import check_encoding
     >>>
     >>> class Nearness(AttentionBias):

@@ -5,7 +5,7 @@ import torch
 
 from mmpos import ALiBi, LearnedTable, RoPE, Rotation, Sinusoidal, sequence_coords
 from mmpos.encodings import check_coords
-from mmpos.encodings.base import keep_float32
+from mmpos.encodings.checks import keep_float32
 
 LAYOUTS = ["half", "interleaved"]
 

@@ -101,7 +101,8 @@ def test_logits_depend_on_differences_only(name):
     shift = torch.tensor([10**6, -4096, 2**30] if far_out else [2000, -1300, 777])[: rope.axes]
     far = logits(rope, q, k, q_coords + shift, k_coords + shift)
     torch.testing.assert_close(far, near, atol=2e-5, rtol=1e-5)
-    assert not torch.allclose(logits(rope, q, k, q_coords + 20, k_coords), near, atol=0.1)
+    near_by = q_coords + torch.tensor([20, -13, 7])[: rope.axes]
+    assert not torch.allclose(logits(rope, q, k, near_by, k_coords), near, atol=0.1)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "xpos" not in name])

@@ -104,6 +104,12 @@ CASES = {
         lambda freqs, base: yarn(freqs, base, 4, 40),
         growth(4),
     ),
+    "yarn of a long length": (
+        {**YARN, "original_max_position_embeddings": 131072},
+        YaRN(4, 131072),
+        lambda freqs, base: yarn(freqs, base, 4, 131072),
+        growth(4),
+    ),
     "llama3": (
         {**LLAMA3, "original_max_position_embeddings": 2048},
         Llama3(8.0, 1.0, 4.0, 2048),
