@@ -188,7 +188,11 @@ class RoPE(RotaryEncoding):
         still = {"cos": 1.0, "sin": 0.0, "scale": 1.0, "factor": 1.0, "origin_scale": 1.0}
         parts = {name: (getattr(rotation, name), value) for name, value in still.items()}
         return rotation._replace(
-            **{name: torch.where(turning, part, value) for name, (part, value) in parts.items() if part is not None}
+            **{
+                name: torch.where(turning, part, 0 * part + value)
+                for name, (part, value) in parts.items()
+                if part is not None
+            }
         )
 
     def _draw(self) -> Float[Tensor, "h p"] | Float[Tensor, "h a p"]:
