@@ -90,6 +90,11 @@ def attention(
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"rotation must be a Rotation or a pair of them, got {rotation!r}")
         q_rotation, k_rotation = pair
+        if q_rotation is k_rotation and q.shape[-2] != k.shape[-2]:
+            raise ValueError(
+                f"q has {q.shape[-2]} tokens and k {k.shape[-2]}: rotation must be a pair, one for each; None for keys "
+                "that are rotated already"
+            )
         q = q if q_rotation is None else q_rotation.apply(q, role="query")
         k = k if k_rotation is None else k_rotation.apply(k, role="key")
     if logit_scale is not None:

@@ -158,7 +158,9 @@ def build(
     else:
         raise TypeError(f"the {kind} slot must be {{name: ...}}, a callable or null, got {spec!r}")
 
-    if head_dim is None and dim is not None and num_heads is not None and dim % num_heads == 0:
+    if head_dim is None and dim is not None and num_heads is not None:
+        if dim % num_heads:
+            raise ValueError(f"dim ({dim}) must be a multiple of num_heads ({num_heads}) where no head_dim is given")
         head_dim = dim // num_heads
     sizes = {"dim": dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads or num_heads, "head_dim": head_dim}
     known = inspect.signature(factory).parameters

@@ -4,10 +4,10 @@ Sizes are those of the model named beside them, and any argument can be overridd
 ``(t)``, ``(y, x)`` or ``(t, y, x)``, unless the comment says otherwise.
 """
 
-from decimal import Decimal
+import math
 from typing import Any, NamedTuple
 
-from .frequencies import Bands, Periods
+from .frequencies import Periods
 from .scaling import Llama3, LongRoPE, YaRN
 from .spectra import Axial, Given, Mixed, Sections
 
@@ -26,12 +26,11 @@ def ltx_spectrum(num_heads: int, head_dim: int, base: float = 10000.0) -> Given:
     radians per unit, rising, and pairs that would leave a turn unfinished stand still in front.
     """
     turns, still = divmod(num_heads * head_dim // 2, 3)
-    series = [freq for freq, _ in Bands(2 * base, "octaves").pairs(turns)]
-    rows = [[Decimal(0)] * still + [freq if axis == own else Decimal(0) for freq in series for own in range(3)]
-            for axis in range(3)]  # fmt: skip
+    series = [math.pi * base ** (i / (turns - 1)) for i in range(turns)]
+    rows = [[0.0] * still + [freq if axis == own else 0.0 for freq in series for own in range(3)] for axis in range(3)]
     pairs = head_dim // 2
     heads = range(0, num_heads * pairs, pairs)
-    return Given([[[float(freq) for freq in row[head : head + pairs]] for row in rows] for head in heads])
+    return Given([[row[head : head + pairs] for row in rows] for head in heads])
 
 
 # Divisors of the 48 frequencies of Phi-3-vision-128k, found by search, as published.

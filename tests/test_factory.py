@@ -21,6 +21,7 @@ from mmpos import (
     register_encoding,
 )
 from mmpos.factory import build
+from mmpos.values import to_value
 
 
 @pytest.fixture
@@ -85,13 +86,13 @@ def test_routes_to_an_encoding_agree():
 
 @pytest.mark.parametrize("text, number", [("1e-4", 1e-4), ("1E4", 1e4), ("-2e3", -2e3), (".5e1", 5.0), ("2.e+1", 20.0)])
 def test_numbers_that_yaml_reads_as_text_are_numbers(text, number):
-    assert factory._value(text) == number
-    assert factory._value({"a": [text, {"b": (text,)}]}) == {"a": [number, {"b": (number,)}]}
+    assert to_value(text) == number
+    assert to_value({"a": [text, {"b": (text,)}]}) == {"a": [number, {"b": (number,)}]}
 
 
 def test_text_that_is_no_number_stays_text():
     for text in ("half", "1e", "e4", "1e4x", "interleaved", "", "1.0"):
-        assert factory._value(text) == text
+        assert to_value(text) == text
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ class Edited(Sinusoidal):
         return result
 
 
+class FromTheFirst(Edited):
+    def before(self, coords, length):
+        return coords - coords.nan_to_num(0, 0, 0).amin(-2, keepdim=True) if coords.shape[-2] else coords
+
+
 class AtMost256(Edited):
     def before(self, coords, length):
         return coords[..., :256, :]
@@ -315,8 +320,8 @@ class Product(AttentionBias):
 
 BROKEN = [
     ({"shapes"}, AtMost256(12, axes=2)),
-    ({"shapes", "few_tokens", "nonfinite_coordinates", "score"}, KeysFirst(4)),
-    ({"few_tokens"}, Squeezed(12)),
+    ({"shapes", "few_tokens", "nonfinite_coordinates", "score", "token_alone"}, KeysFirst(4)),
+    ({"few_tokens", "token_alone"}, Squeezed(12)),
     ({"dtypes"}, Doubled(12)),
     ({"coordinate_dtypes"}, Wrapping(12)),
     ({"free_coordinates"}, OnlyForward(12)),
@@ -324,6 +329,7 @@ BROKEN = [
     ({"nonfinite_coordinates"}, Spilling(12, axes=2)),
     ({"length"}, OfTheLongestRow(12)),
     ({"batch", "length"}, AgainstTheFirstRow(12)),
+    ({"token_alone", "nonfinite_coordinates"}, FromTheFirst(12)),
     ({"call_order"}, Remembering(12)),
     ({"call_order", "nonfinite_coordinates", "input_gradients", "inference_first"}, Caching(12)),
     ({"unchanged_inputs"}, Shifting(12)),
@@ -341,7 +347,7 @@ BROKEN = [
     ({"pickling"}, WithLambda(12)),
     ({"deepcopy"}, KeepingItsResult(6, size=9)),
     ({"casting"}, PositionsInItsDtype(4, size=299)),
-    ({"autocasting"}, Contracting(12)),
+    ({"autocasting", "token_alone"}, Contracting(12)),
     ({"meta_device"}, Peeking(12)),
     ({"reset_parameters"}, Initialised(6, size=9)),
     ({"compiling"}, Branching(12)),

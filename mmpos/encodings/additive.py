@@ -83,13 +83,13 @@ class LearnedTable(AdditiveEncoding):
 
     def __init__(self, dim: int, size: int | Sequence[int]):
         super().__init__()
-        size = tuple(size) if isinstance(size, Sequence) else (size,)
-        if not 1 <= len(size) <= 3:
+        sides = (size,) if isinstance(size, int | str) else tuple(size)
+        if not 1 <= len(sides) <= 3:
             raise ValueError(f"size must have one to three axes, got {size}")
-        for name, value in [("dim", dim), *(("size", side) for side in size)]:
+        for name, value in [("dim", dim), *(("size", side) for side in sides)]:
             check_positive(name, value)
-        self.dim, self.size, self.axes = dim, size, len(size)
-        self.weight = nn.Parameter(torch.empty(*size, dim))
+        self.dim, self.size, self.axes = dim, sides, len(sides)
+        self.weight = nn.Parameter(torch.empty(*sides, dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -116,7 +116,7 @@ class LearnedTable(AdditiveEncoding):
     def forward(
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Float[Tensor, "*batch n dim"]:
-        check_coords(coords, self.axes, owner="LearnedTable")
+        check_coords(coords, self.axes)
         check_length(length)
         last = torch.tensor(self.size, device=coords.device) - 1
         outside = (coords < 0) | (coords > last)

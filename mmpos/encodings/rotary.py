@@ -204,6 +204,8 @@ class RoPE(RotaryEncoding):
         return Mixed().draw(num_groups, self.axes, self.rotary_dim, self.base)
 
     def _set_scaling(self, scaling: Scaling | Sequence[Scaling | None] | None) -> None:
+        if isinstance(scaling, str):
+            raise TypeError(f"scaling must be made of scalings of mmpos.scaling, got {scaling!r}")
         scalings = list(scaling) if isinstance(scaling, Sequence) else [scaling] * self.axes
         if len(scalings) != self.axes:
             raise ValueError(f"scaling must be one for all axes or one for each of {self.axes}, got {len(scalings)}")

@@ -128,6 +128,20 @@ def batch(subject: Subject) -> None:
         _check_rows(subject, subject.inputs(SOME, FEW, (3,), floats=floats), 3, "in a batch")
 
 
+def token_alone(subject: Subject) -> None:
+    """A token gets the same with others beside it as alone, as in a step of decoding with a cache."""
+    for floats in (False, True):
+        encoding, inputs = subject.fresh(), subject.inputs(floats=floats)
+        name, axis = next(iter(subject.token_axes.items()))
+        with_it = {name, "query", "visible"} if subject.kind in ("bias", "scale") else {name}
+        want = {part: result.narrow(axis, 5, 1) for part, result in subject.call(encoding, inputs).items()}
+        alone = {
+            key: value.narrow(-1 if key == "visible" else -2, 5, 1) if key in with_it else value
+            for key, value in inputs.items()
+        }
+        expect_same(subject.call(encoding, alone), want, "a token alone instead of among 23", 1e-6)
+
+
 def call_order(subject: Subject) -> None:
     """A call gives the same bits whatever was called before it."""
     calls = [subject.inputs(n, m, seed=seed) for seed, (n, m) in enumerate([(SOME, FEW), (MANY, MORE), (FEW, SOME)])]

@@ -20,6 +20,7 @@ POINTS: dict[str, Callable[[Subject], None]] = {
         calls.nonfinite_coordinates,
         calls.length,
         calls.batch,
+        calls.token_alone,
         calls.call_order,
         calls.unchanged_inputs,
         calls.wrong_axes,
