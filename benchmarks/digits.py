@@ -28,6 +28,12 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def cell(rows: Sequence[dict[str, str]], encoding: str, epochs: str) -> str:
+    """Accuracy over the seeds of one encoding and training."""
+    chosen = [row for row in rows if row["encoding"] == encoding and row["epochs"] == epochs]
+    return spread([float(row["test_accuracy"]) for row in chosen])
+
+
 def main() -> None:
     """Runs what is missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +21,19 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 
 
+def last_test(folder: Path) -> list[dict[str, str]]:
+    """What the last test logged below the folder of a run."""
+    (metrics,) = folder.rglob("metrics.csv")
+    return [{name: value for name, value in read_rows(metrics)[-1].items() if name.startswith("test")}]
+
+
 def run_study(
-    path: Path, cells: Sequence[dict[str, str]], commands: Sequence[list[str]], *, jobs: int = 1
+    path: Path,
+    cells: Sequence[dict[str, str]],
+    commands: Sequence[list[str]],
+    *,
+    jobs: int = 1,
+    collect: Callable[[Path], list[dict[str, str]]] = last_test,
 ) -> list[dict[str, str]]:
     """Trains what is missing in the file and returns all of its rows.
 
@@ -31,6 +42,7 @@ def run_study(
         cells: What tells a run from others, a column each.
         commands: Arguments of ``train.py fit`` for each cell.
         jobs: Runs at the same time, which share the cores.
+        collect: Results of a run from its folder, a row each.
     """
     done = read_rows(path)
     keys = list(cells[0])
@@ -38,18 +50,21 @@ def run_study(
                if not any(all(row[key] == cell[key] for key in keys) for row in done)]  # fmt: skip
     lock = Lock()
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(train, command, jobs): cell for cell, command in missing}
+        futures = {pool.submit(train, command, jobs, collect): cell for cell, command in missing}
         for count, future in enumerate(as_completed(futures), 1):
-            row = futures[future] | future.result()
+            rows = [futures[future] | row for row in future.result()]
             with lock:
-                done.append(row)
+                done.extend(rows)
                 write_rows(path, done)
-            print(f"{count}/{len(missing)}", *row.values(), flush=True)
+            for row in rows:
+                print(f"{count}/{len(missing)}", *row.values(), flush=True)
     return [row for row in done if any(all(row[key] == cell[key] for key in keys) for cell in cells)]
 
 
-def train(command: list[str], jobs: int = 1) -> dict[str, str]:
-    """Runs ``train.py fit`` in a folder of its own; the metrics of its test and the seconds it took."""
+def train(
+    command: list[str], jobs: int = 1, collect: Callable[[Path], list[dict[str, str]]] = last_test
+) -> list[dict[str, str]]:
+    """Runs ``train.py fit`` in a folder of its own; what is collected there, and the seconds it took."""
     threads = max((os.cpu_count() or 1) // jobs, 1)
     with TemporaryDirectory() as folder:
         start = time.perf_counter()
@@ -59,10 +74,7 @@ def train(command: list[str], jobs: int = 1) -> dict[str, str]:
             check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": str(threads)},
         )  # fmt: skip
         seconds = time.perf_counter() - start
-        (metrics,) = Path(folder).rglob("metrics.csv")
-        with metrics.open(encoding="utf-8") as file:
-            last = list(csv.DictReader(file))[-1]
-    return {name: value for name, value in last.items() if name.startswith("test")} | {"seconds": f"{seconds:.0f}"}
+        return [row | {"seconds": f"{seconds:.0f}"} for row in collect(Path(folder))]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -91,5 +103,5 @@ def spread(values: Sequence[float]) -> str:
 
 def setting() -> str:
     """What a table was made on."""
-    packages = ", ".join(f"{name} {version(name).split('+')[0]}" for name in ("mmpos", "torch", "lightning", "timm"))
+    packages = ", ".join(f"{name} {version(name).split('+')[0]}" for name in ("torch", "lightning", "timm"))
     return f"{packages}, Python {platform.python_version()}, {os.cpu_count()} cores"

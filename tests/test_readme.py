@@ -40,3 +40,19 @@ def test_the_two_commands_stand_where_ci_looks_for_them():
         "pip install -e . && python train.py fit --config configs/image/rope.yaml",
         "pip install -e '.[test]' && pytest",
     ]
+
+
+def test_the_table_of_digits_is_that_of_the_results():
+    from benchmarks.digits import PATH, table
+    from benchmarks.study import read_rows
+
+    shown = README.partition("<!-- digits -->")[2].partition("<!-- /digits -->")[0]
+    assert shown.strip() == table(read_rows(PATH))
+
+
+def test_comments_that_show_output_are_true(capsys, tmp_path, monkeypatch, restored_table):
+    test_blocks_run_in_order(tmp_path, monkeypatch, restored_table)
+    printed = capsys.readouterr().out.splitlines()
+    shown = [line.partition("  # ")[2] for _, code in BLOCKS for line in code.splitlines() if line.startswith("print(")]
+    assert printed == shown
+    assert shown
