@@ -48,7 +48,7 @@ class Sinusoidal(AdditiveEncoding):
     def forward(
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Float[Tensor, "*batch n dim"]:
-        check_coords(coords, self.axes, owner="Sinusoidal")
+        check_coords(coords, self.axes, owner="Sinusoidal(axes={axes})")
         check_length(length)
         cos, sin = self.spectrum.cos_sin(coords)
         return torch.stack([sin, cos], dim=-1).flatten(-2).squeeze(-3)
@@ -83,7 +83,9 @@ class LearnedTable(AdditiveEncoding):
 
     def __init__(self, dim: int, size: int | Sequence[int]):
         super().__init__()
-        sides = (size,) if isinstance(size, int | str) else tuple(size)
+        if isinstance(size, str):
+            raise TypeError(f"size must be an integer or a sequence of them, got {size!r}")
+        sides = tuple(size) if isinstance(size, Sequence) else (size,)
         if not 1 <= len(sides) <= 3:
             raise ValueError(f"size must have one to three axes, got {size}")
         for name, value in [("dim", dim), *(("size", side) for side in sides)]:
@@ -116,7 +118,7 @@ class LearnedTable(AdditiveEncoding):
     def forward(
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Float[Tensor, "*batch n dim"]:
-        check_coords(coords, self.axes)
+        check_coords(coords, self.axes, owner="LearnedTable(size={order})")
         check_length(length)
         last = torch.tensor(self.size, device=coords.device) - 1
         outside = (coords < 0) | (coords > last)

@@ -48,8 +48,8 @@ class ALiBi(AttentionBias):
         key: Float[Tensor, "*batch g k d"] | None = None,
         tokens: Float[Tensor, "*batch k c"] | None = None,
     ) -> Float[Tensor, "*batch h q k"]:
-        check_coords(q_coords, self.axes, "q_coords", owner="ALiBi")
-        check_coords(k_coords, self.axes, "k_coords", owner="ALiBi")
+        check_coords(q_coords, self.axes, "q_coords", owner="ALiBi(axes={axes})")
+        check_coords(k_coords, self.axes, "k_coords", owner="ALiBi(axes={axes})")
         distance = _distance(q_coords[..., :, None, :], k_coords[..., None, :, :])
         return -self._slopes(q_coords.device)[:, None, None] * distance.unsqueeze(-3)
 

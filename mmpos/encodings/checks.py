@@ -12,6 +12,12 @@ USES = {1: "sequences", 2: "images", 3: "video"}
 def check_coords(coords: Tensor, axes: int, name: str = "coords", owner: str | None = None) -> None:
     """Refuses coordinates with the wrong number of axes or a dtype that cannot hold positions.
 
+    Args:
+        coords: What was given as coordinates.
+        axes: The axes that they should have.
+        name: The argument, for the error.
+        owner: A call that would take other axes, such as ``"RoPE(axes={axes})"``, for the error.
+
     Raises:
         ValueError: If the last axis of ``coords`` is not ``axes`` wide.
         TypeError: If they are boolean, complex or half precision, which cannot count past 256.
@@ -22,7 +28,8 @@ def check_coords(coords: Tensor, axes: int, name: str = "coords", owner: str | N
         order = f" {AXES[axes]}" if axes in AXES else ""
         hint = ""
         if owner is not None and coords.ndim >= 2 and coords.shape[-1] in USES:
-            hint = f"; for {USES[coords.shape[-1]]} use {owner}(axes={coords.shape[-1]})"
+            given = coords.shape[-1]
+            hint = f"; for {USES[given]} use {owner.format(axes=given, order=AXES[given])}"
         plural = "axis" if axes == 1 else "axes"
         raise ValueError(f"{name} must have {axes} {plural}{order}, got shape {tuple(coords.shape)}{hint}")
     if coords.dtype == torch.bool or coords.is_complex():

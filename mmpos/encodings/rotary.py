@@ -168,7 +168,7 @@ class RoPE(RotaryEncoding):
     def forward(
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Rotation:
-        check_coords(coords, self.axes, owner="RoPE")
+        check_coords(coords, self.axes, owner="RoPE(axes={axes})")
         check_length(length)
         cos, sin = self._learned_cos_sin(coords) if self.is_learned else self._turns.cos_sin(coords, length)
         rotation = Rotation(cos, sin, self.layout)

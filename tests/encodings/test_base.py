@@ -266,9 +266,9 @@ def test_a_misfit_is_named(call, error, message):
         (
             torch.zeros(196, 3),
             ValueError,
-            r"coords must have 2 axes \(y, x\), got shape \(196, 3\); for video use \w+\(axes=3\)",
+            r"coords must have 2 axes \(y, x\), got shape \(196, 3\); for video use \w+\((axes=3|size=\(t, y, x\))\)",
         ),
-        (torch.zeros(196, 1), ValueError, r"got shape \(196, 1\); for sequences use \w+\(axes=1\)"),
+        (torch.zeros(196, 1), ValueError, r"got shape \(196, 1\); for sequences use \w+\((axes=1|size=\(t\))\)"),
         (torch.zeros(196, 7), ValueError, r"got shape \(196, 7\)$"),
         (torch.zeros(2), ValueError, r"got shape \(2,\)$"),
         (
