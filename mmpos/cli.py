@@ -13,19 +13,25 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from . import data, training  # configs find classes by name among those imported
+from .data.files import PictureData, PictureFiles, file_loader
+from .data.readers import find_files
 from .training.checkpoints import check_checkpoint_path
-from .training.report import print_results, show_path
+from .training.predictions import PredictionTable
+from .training.report import print_results, run_folder, show_path
+from .training.resolution import EXTENSIONS, ResolutionEvaluation
 
 DEBUG = "MMPOS_DEBUG"
 USER_ERRORS = (argparse.ArgumentError, MisconfigurationException, OSError, TypeError, ValueError)
@@ -92,6 +98,14 @@ class CommandLine(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--imports", type=list[str], default=[], help="Modules that register encodings or classes.")
         parser.add_argument("--run", type=str | None, default=None, help="The run's folder; named as its config is.")
+        sizes = "Sizes at which fit and test evaluate the checkpoint too, such as 28,42,28x56."
+        parser.add_argument("--sizes", type=list[int | str] | str | None, default=None, help=sizes)
+        how = "What becomes of coordinates at these sizes."
+        parser.add_argument("--how", type=list[str] | str, default=",".join(EXTENSIONS), help=how)
+        files = "Files and folders of pictures to classify, in place of the test images."
+        parser.add_argument("--files", nargs="*", type=str, default=[], help=files)
+        output = "CSV file for what is said of them; predictions.csv in the run's folder unless given."
+        parser.add_argument("--output", type=str | None, default=None, help=output)
         for key, settings in CHECKPOINTS.items():
             parser.add_lightning_class_args(ModelCheckpoint, key)
             parser.set_defaults({f"{key}.{name}": value for name, value in settings.items()})
@@ -109,6 +123,9 @@ class CommandLine(LightningCLI):
             import_module(name)
         config.run = config.run or run_name(*(str(path) for path in config.config or ()))
         check_checkpoint_path(config.ckpt_path, required=self.subcommand != "fit")
+        for name in ("files", "output"):
+            if config[name] and self.subcommand != "predict":
+                raise ValueError(f"{name} ({config[name]}) is for predict, not for {self.subcommand}")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config[str(self.subcommand)]
@@ -117,6 +134,12 @@ class CommandLine(LightningCLI):
         if config.trainer.logger is None:
             root = config.trainer.default_root_dir or "runs"
             kwargs["logger"] = make_loggers(root, config.run) if self.subcommand == "fit" else False
+        if config.sizes and self.subcommand in ("fit", "test"):
+            sizes = ResolutionEvaluation(config.sizes, config.how, every_n_epochs=0)
+            given = self.config_init[str(self.subcommand)].trainer.callbacks or []
+            kwargs["callbacks"] = [*(given if isinstance(given, list) else [given]), sizes]
+        if config.files:
+            kwargs["devices"], kwargs["num_nodes"] = 1, 1  # one file of rows, in the order of the files
         return super().instantiate_trainer(**kwargs)
 
     def fit(self, **kwargs: Any) -> None:
@@ -138,7 +161,8 @@ class CommandLine(LightningCLI):
     def test(self, **kwargs: Any) -> None:
         """Tests a checkpoint and prints the results."""
         kwargs["verbose"] = False
-        metrics = self.trainer.test(**kwargs)
+        with self._weights_as_saved():
+            metrics = self.trainer.test(**kwargs)
         if self.trainer.is_global_zero:
             print_results(
                 {name: value for loader in metrics for name, value in loader.items()},
@@ -148,12 +172,43 @@ class CommandLine(LightningCLI):
             )
 
     def predict(self, **kwargs: Any) -> None:
-        """Saves the predictions of a checkpoint in its run's folder."""
-        predictions = self.trainer.predict(**kwargs)
+        """Saves what a checkpoint says of files, or else of the test images, in its run's folder."""
+        if self.config[str(self.subcommand)].files:
+            return self._predict_files(**kwargs)
+        with self._weights_as_saved():
+            predictions = self.trainer.predict(**kwargs)
         if self.trainer.is_global_zero:
-            path = Path(kwargs["ckpt_path"]).parent.parent / "predictions.pt"
+            path = run_folder(kwargs["ckpt_path"]) / "predictions.pt"
             torch.save(predictions, path)
             print(f"predictions: {show_path(path)}")
+
+    def _predict_files(self, datamodule: Any = None, return_predictions: Any = None, **kwargs: Any) -> None:
+        """Writes the table of the files; the exit status is not 0 if one could not be read."""
+        if not isinstance(datamodule, PictureData):
+            raise TypeError(f"{type(datamodule).__name__} has no picture_loader, which reads files")
+        config = self.config[str(self.subcommand)]
+        size, channels = (self.model.hparams[name] for name in ("image_size", "in_chans"))
+        files = PictureFiles(find_files(config.files), datamodule.picture_loader(size, channels))
+        path = Path(config.output or run_folder(kwargs["ckpt_path"]) / "predictions.csv")
+        table = PredictionTable(path)
+        trainer: Any = self.trainer
+        trainer.callbacks.append(table)
+        workers = getattr(datamodule, "num_workers", 0)
+        loader = file_loader(files, batch_size=datamodule.batch_size, num_workers=workers)
+        with self._weights_as_saved():
+            trainer.predict(dataloaders=loader, return_predictions=False, **kwargs)
+        print(f"predictions: {show_path(path)} ({table.written} files)")
+        if table.skipped:
+            sys.exit(f"error: {table.skipped} of {len(files)} files could not be read")
+
+    @contextmanager
+    def _weights_as_saved(self) -> Iterator[None]:
+        """Without the callbacks that average weights: a checkpoint's are averaged, and they would load the others."""
+        trainer: Any = self.trainer
+        trainer.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, WeightAveraging)]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint need to be provided")
+            yield
 
 
 def import_first(args: list[str]) -> list[str]:
@@ -210,6 +265,8 @@ def explain(error: BaseException) -> str:
     while str(error).startswith("Does not validate") and error.__cause__ is not None:
         error = error.__cause__  # what the constructor raised
     lines = [line.strip() for line in str(error).splitlines()]
+    if "Original Traceback" in str(error):  # of a process that loads images
+        lines = [lines[-1].partition(": ")[2]]
     text = " ".join(line.removeprefix("- ") for line in lines if not NOISE.match(line))
     if unknown := re.search(r"dot import path string: (\S+)", text):
         return f"unknown class {unknown[1]!r}; known: {', '.join(sorted([*data.__all__, *training.__all__]))}"

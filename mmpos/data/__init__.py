@@ -1,5 +1,6 @@
 """A LightningDataModule per modality."""
 
 from mmpos.data.image import Digits
+from mmpos.data.vision import CIFAR10, CIFAR100, MNIST, FashionMNIST, ImageFolder
 
-__all__ = ["Digits"]
+__all__ = ["CIFAR10", "CIFAR100", "MNIST", "Digits", "FashionMNIST", "ImageFolder"]

@@ -1,6 +1,8 @@
 """Images for classification."""
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +11,10 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-# The split belongs to the data: it is the same whatever seed a training run uses.
-SPLIT_SEED = 0
+from .files import picture_loader
+from .samples import SPLIT_SEED, spread_rows
+from .transforms import Look, Size, shift_images
+
 NUM_TEST = 360
 VALIDATION_SHARE = 0.1
 BACKGROUND = -1.0
@@ -25,6 +29,8 @@ class Digits(LightningDataModule):
         batch_size: Images per training step on each device.
         max_shift: Pixels by which training images are shifted at random, either way on both axes.
     """
+
+    classes = tuple("0123456789")
 
     def __init__(self, batch_size: int = 64, max_shift: int = 1):
         super().__init__()
@@ -49,25 +55,39 @@ class Digits(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The tenth that chooses the checkpoint, in one batch."""
-        return self._whole("val")
+        return self.evaluation_loader("val")
 
     def test_dataloader(self) -> DataLoader[Any]:
         """What nothing is chosen by, in one batch."""
-        return self._whole("test")
+        return self.evaluation_loader("test")
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """The test images again."""
-        return self._whole("test")
+        return self.evaluation_loader("test")
+
+    def evaluation_loader(
+        self, part: Literal["val", "test"], image_size: tuple[int, int] | None = None, limit: int | None = None
+    ) -> DataLoader[Any]:
+        """All images in one batch; in another size, or so many of them only, if that is asked for."""
+        images, labels = self.parts[part].tensors
+        if limit is not None and limit < len(labels):
+            rows = spread_rows(labels, limit)
+            images, labels = images[rows], labels[rows]
+        if image_size is not None and image_size != images.shape[-2:]:
+            images = F.interpolate(images, image_size, mode="bilinear", antialias=True)
+        return DataLoader(TensorDataset(images, labels), batch_size=len(labels))
+
+    def picture_loader(self, image_size: Size, channels: int) -> Callable[[Path], Float[Tensor, "c height width"]]:
+        """What makes an image of a file, in which ink should be light, as a model for this size takes it."""
+        return picture_loader(Look(mean=(0.5,), std=(0.5,), mirror=False), image_size, channels)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Shifts training images, on the device they are on."""
         if self.trainer is None or not self.trainer.training or not self.max_shift:
             return batch
         images, labels = batch
-        return shift_images(images, torch.randint(2 * self.max_shift + 1, (2, len(images))) - self.max_shift), labels
-
-    def _whole(self, part: str) -> DataLoader[Any]:
-        return DataLoader(self.parts[part], batch_size=len(self.parts[part]))
+        shifts = torch.randint(-self.max_shift, self.max_shift + 1, (2, len(images)))
+        return shift_images(images, shifts, BACKGROUND), labels
 
 
 def load_digits() -> tuple[Float[Tensor, "n 1 8 8"], Int64[Tensor, " n"]]:
@@ -106,21 +126,3 @@ def split_digits(labels: Int64[Tensor, " n"]) -> dict[str, Int64[Tensor, " _"]]:
     rest, test = cut(torch.arange(len(labels)), NUM_TEST)
     train, val = cut(rest, VALIDATION_SHARE)
     return {"train": train, "val": val, "test": test}
-
-
-def shift_images(
-    images: Float[Tensor, "b c height width"], shifts: Int64[Tensor, "2 b"], background: float = BACKGROUND
-) -> Float[Tensor, "b c height width"]:
-    """Images moved by so many pixels, down and to the right; what comes in from outside is background.
-
-    Example:
-        >>> image = torch.tensor([[[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]])
-        >>> shift_images(image, torch.tensor([[1], [-1]]), background=0.0)
-        tensor([[[[0., 0., 0.],
-                  [2., 3., 0.]]]])
-    """
-    reach = int(shifts.abs().max())
-    height, width = images.shape[-2:]
-    windows = F.pad(images, (reach,) * 4, value=background).unfold(2, height, 1).unfold(3, width, 1)
-    down, right = reach - shifts.to(images.device)
-    return windows[torch.arange(len(images), device=images.device), :, down, right]

@@ -12,6 +12,7 @@ from timm.layers.patch_embed import PatchEmbed
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..coords import grid_coords
 from ..encodings import LearnedTable, RoPE
 from ..factory import Slot
 from ..scaling import NTK, PositionInterpolation, Scaling, YaRN
@@ -200,7 +201,10 @@ class VisionTransformer(nn.Module):
             raise ValueError(f"images must be (b, {self.in_chans}, height, width), got shape {tuple(images.shape)}")
         rows, columns = self._count_patches("the image size", *images.shape[-2:])
         coords = self.positions.coords(rows, columns, training=self.training, device=images.device)
-        x = self.encodings.add(self.patch_embed(images), coords)
+        # A table has a row for each cell, whatever the coordinates of the cells are.
+        table = isinstance(self.encodings.additive, LearnedTable)
+        places = grid_coords(rows, columns, device=images.device) if table else coords
+        x = self.encodings.add(self.patch_embed(images), places)
         x, coords = self._kept(x, coords, keep)
         prefix = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
         x = torch.cat([*prefix, x], dim=1)

@@ -1,5 +1,6 @@
-"""LightningModules, one for each modality's task."""
+"""LightningModules, one for each modality's task, and callbacks."""
 
 from .image import ImageClassifier
+from .resolution import ResolutionEvaluation
 
-__all__ = ["ImageClassifier"]
+__all__ = ["ImageClassifier", "ResolutionEvaluation"]

@@ -1,10 +1,10 @@
 """Training of image classifiers."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
@@ -16,8 +16,11 @@ from .optim import adamw_cosine
 Batch = Sequence[Tensor]
 """Images (b, c, height, width) and labels (b)."""
 
-RECIPE = ("drop_path", "label_smoothing", "lr", "weight_decay", "warmup")
+RECIPE = ("drop_path", "patch_drop", "label_smoothing", "lr", "weight_decay", "warmup")
 """Hyper-parameters that do not change what a checkpoint's weights mean."""
+
+AUGMENTATION = ("shift", "jitter", "rescale")
+"""The same among ``positions``."""
 
 
 class ImageClassifier(LightningModule):
@@ -34,7 +37,13 @@ class ImageClassifier(LightningModule):
         dim: Channels of a token.
         depth: Number of blocks.
         num_heads: Heads per block.
-        class_token: Whether a class token is read out in place of the mean over patches.
+        class_token: Whether a class token stands in front, and is read out in place of the mean over patches.
+        reg_tokens: Number of register tokens behind it.
+        pool: What is read out, if other than that: "token" or "avg".
+        patch_drop: Share of the patches of an image that are left out in training.
+        block: Further arguments of the blocks, such as ``{qk_norm: true}``.
+        positions: How patches become coordinates and how these vary in training, such as ``{shift: 0.5, jitter: 1.2}``;
+            arguments of `mmpos.models.GridPositions`.
         additive: Slot of what is added to the tokens.
         rotary: Slot of what rotates queries and keys.
         bias: Slot of what is added to the logits.
@@ -59,6 +68,11 @@ class ImageClassifier(LightningModule):
         depth: int = 4,
         num_heads: int = 4,
         class_token: bool = False,
+        reg_tokens: int = 0,
+        pool: Literal["token", "avg"] | None = None,
+        patch_drop: float = 0.0,
+        block: dict[str, Any] | None = None,
+        positions: dict[str, Any] | None = None,
         additive: dict[str, Any] | None = None,
         rotary: dict[str, Any] | None = None,
         bias: dict[str, Any] | None = None,
@@ -81,12 +95,32 @@ class ImageClassifier(LightningModule):
             num_heads,
             drop_path=drop_path,
             class_token=class_token,
+            reg_tokens=reg_tokens,
+            pool=pool,
+            patch_drop=patch_drop,
+            block=block,
+            positions=positions,
             additive=additive,
             rotary=rotary,
             bias=bias,
             scale=scale,
         )
         self.label_smoothing, self.lr, self.weight_decay, self.warmup = label_smoothing, lr, weight_decay, warmup
+        self.classes: tuple[str, ...] = ()
+
+    def setup(self, stage: str) -> None:
+        """Takes the names of the classes from the data module, if it has them.
+
+        Raises:
+            ValueError: If they are not as many as the model has.
+        """
+        classes = tuple(getattr(getattr(self.trainer, "datamodule", None), "classes", ()))
+        if classes and len(classes) != self.hparams["num_classes"]:
+            raise ValueError(
+                f"num_classes ({self.hparams['num_classes']}) must be {len(classes)}, for the data has the classes "
+                f"{_listed(classes)}"
+            )
+        self.classes = classes
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         """Logits of the classes."""
@@ -109,17 +143,33 @@ class ImageClassifier(LightningModule):
         """Logs ``test_loss`` and ``test_accuracy``."""
         self._evaluate("test", batch)
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> Int64[Tensor, " b"]:
-        """The most likely class of each image."""
-        return self(batch[0]).argmax(-1)
+    def predict_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, "b classes"]:
+        """The probability of each class for each image, of which there may be none."""
+        images = batch[0]
+        return self(images).float().softmax(-1) if len(images) else images.new_empty(0, self.hparams["num_classes"])
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a cosine schedule."""
         return adamw_cosine(self, lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses the checkpoint of another model before its weights are tried."""
-        check_same_model(checkpoint, self.hparams, free=RECIPE)
+        """Refuses the checkpoint of another model, or of other classes, before its weights are tried."""
+        stored = checkpoint.get("hyper_parameters")
+        check_same_model(
+            {"hyper_parameters": stored and _without_augmentation(stored)},
+            _without_augmentation(self.hparams),
+            free=RECIPE,
+        )
+        classes = tuple(checkpoint.get("classes", ()))
+        if classes and self.classes and classes != self.classes:
+            raise ValueError(
+                f"the checkpoint is of the classes {_listed(classes)}, but the data has {_listed(self.classes)}"
+            )
+        self.classes = self.classes or classes
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the names of the classes with the weights."""
+        checkpoint["classes"] = list(self.classes)
 
     def _evaluate(self, part: str, batch: Batch) -> tuple[Tensor, Tensor]:
         images, labels = batch
@@ -131,3 +181,12 @@ class ImageClassifier(LightningModule):
 
     def _log(self, name: str, value: Tensor, batch: Batch) -> None:
         self.log(name, value, prog_bar=name == "val_accuracy", batch_size=len(batch[1]), sync_dist=True)
+
+
+def _without_augmentation(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    positions = {name: value for name, value in (hparams.get("positions") or {}).items() if name not in AUGMENTATION}
+    return {**hparams, "positions": positions}
+
+
+def _listed(classes: Sequence[str], most: int = 12) -> str:
+    return ", ".join(classes[:most]) + (f" and {len(classes) - most} more" if len(classes) > most else "")

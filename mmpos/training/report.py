@@ -32,12 +32,18 @@ def print_results(
     table.add_row("parameters", f"{parameters:,}")
     table.add_row("seconds", f"{seconds:.1f}")
     if checkpoint is not None:
-        run = Path(checkpoint).parent.parent
+        run = run_folder(checkpoint)
         files = {"checkpoint": Path(checkpoint), "metrics": run / "metrics.csv", "config": run / "config.yaml"}
         for name, path in files.items():
             if path.exists():
                 table.add_row(name, show_path(path))
     Console().print(table)
+
+
+def run_folder(checkpoint: str | os.PathLike[str]) -> Path:
+    """The folder of the run that a checkpoint is of: two up from ``checkpoints/best.ckpt``, else where it lies."""
+    folder = Path(checkpoint).parent
+    return folder.parent if folder.name == "checkpoints" else folder
 
 
 def show_path(path: Path) -> str:

@@ -78,7 +78,8 @@ def test_only_training_images_are_shifted(training, max_shift):
     if not (training and max_shift):
         assert torch.equal(shifted, images)
         return
-    moves = [shift_images(images, torch.tensor([[y], [x]]).expand(2, 1797)) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+    shifts = [torch.tensor([[y], [x]]).expand(2, 1797) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+    moves = [shift_images(images, shift, background=-1.0) for shift in shifts]
     fits = torch.stack([(shifted == moved).flatten(1).all(-1) for moved in moves])
     assert fits.any(0).all()
     assert (fits.float().mean(-1) > 0.08).all()  # each of the nine moves happens about equally often

@@ -120,6 +120,13 @@ def test_a_learned_table_is_resized_for_another_size():
     assert larger(x).shape == (2, 7)
 
 
+def test_a_table_is_read_by_cells_however_coordinates_are_made():
+    vit, x = make(additive=ALL["additive"]), images(2, 3, 24, 20)
+    assert torch.equal(vit.at_size((24, 20), "rescale")(x), vit.at_size((24, 20))(x))
+    moved = make(additive=ALL["additive"], positions={"shift": 5.0, "normalise": "max"}).train()
+    assert moved(images()).isfinite().all()
+
+
 def test_sizes_and_ways_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"image_size \(13 x 10\) must be a multiple of patch_size \(4 x 2\)"):
         make().at_size((13, 10))
