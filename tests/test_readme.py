@@ -1,4 +1,4 @@
-"""Every code block of the README runs, and its two commands are the ones that are tested."""
+"""Every code block of the README and the documents runs; the README's two commands are the ones that are tested."""
 
 import re
 from pathlib import Path
@@ -56,3 +56,17 @@ def test_comments_that_show_output_are_true(capsys, tmp_path, monkeypatch, resto
     shown = [line.partition("  # ")[2] for _, code in BLOCKS for line in code.splitlines() if line.startswith("print(")]
     assert printed == shown
     assert shown
+
+
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_pages_run_and_print_what_they_say(page, capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    namespace: dict = {}
+    for code in blocks:
+        exec(compile(code, page.name, "exec"), namespace)
+    shown = [line.partition("  # ")[2] for code in blocks for line in code.splitlines() if line.startswith("print(")]
+    assert blocks
+    assert capsys.readouterr().out.splitlines() == shown
