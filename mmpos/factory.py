@@ -158,13 +158,13 @@ def build(
     else:
         raise TypeError(f"the {kind} slot must be {{name: ...}}, a callable or null, got {spec!r}")
 
-    if head_dim is None and dim is not None and num_heads is not None:
-        if dim % num_heads:
-            raise ValueError(f"dim ({dim}) must be a multiple of num_heads ({num_heads}) where no head_dim is given")
-        head_dim = dim // num_heads
-    sizes = {"dim": dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads or num_heads, "head_dim": head_dim}
     known = inspect.signature(factory).parameters
     bound = factory.keywords if isinstance(factory, partial) else {}
+    if head_dim is None and dim is not None and num_heads is not None:
+        head_dim = dim // num_heads
+        if dim % num_heads and "head_dim" in known and "head_dim" not in {**bound, **arguments}:
+            raise ValueError(f"dim ({dim}) must be a multiple of num_heads ({num_heads}) where no head_dim is given")
+    sizes = {"dim": dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads or num_heads, "head_dim": head_dim}
     sizes = {
         key: value
         for key, value in {**sizes, "size": size}.items()

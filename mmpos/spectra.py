@@ -37,8 +37,8 @@ class Axial(Recipe):
             each block having a series of its own.
 
     Raises:
-        ValueError: If both or neither of channels and weights would be needed, their number is not that of the axes,
-            or they do not fit the head.
+        ValueError: If both channels and weights are given, their number is not that of the axes, or they do not fit
+            the head.
 
     Example:
         >>> RoPE(head_dim=64, axes=3, spectrum=Axial(weights=(2, 3, 3)))(video_coords(4, 3, 2)).cos.shape

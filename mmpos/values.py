@@ -74,8 +74,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """The name in quotes, the closest known one, and all known ones, for an error."""
     lower = {option.lower(): option for option in known}
     close = difflib.get_close_matches(name.lower(), lower, n=1)
-    hint = f"; did you mean {lower[close[0]]!r}?" if close else ";"
-    return f"{name!r}{hint} Known: {listed(lower.values())}".replace("; Known", "; known")
+    hint = f"; did you mean {lower[close[0]]!r}? Known" if close else "; known"
+    return f"{name!r}{hint}: {listed(lower.values())}"
 
 
 def listed(names: Iterable[str]) -> str:

@@ -347,3 +347,11 @@ def test_a_wrong_file_names_the_slot(positions, text, error, message):
 def test_a_missing_file_is_named():
     with pytest.raises(FileNotFoundError, match=r"nowhere\.yaml"):
         load_encodings("nowhere.yaml")
+
+
+def test_heads_that_do_not_divide_the_width_matter_only_where_a_head_dim_is_needed():
+    assert build({"name": "Sinusoidal"}, kind="additive", dim=50, num_heads=4).dim == 50
+    assert build({"name": "RoPE", "head_dim": 8}, kind="rotary", dim=50, num_heads=4).head_dim == 8
+    assert build(partial(RoPE, head_dim=8), kind="rotary", dim=50, num_heads=4).head_dim == 8
+    with pytest.raises(ValueError, match=r"dim \(50\) must be a multiple of num_heads \(4\)"):
+        build({"name": "RoPE"}, kind="rotary", dim=50, num_heads=4)

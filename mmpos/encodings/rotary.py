@@ -35,19 +35,24 @@ class XPos:
     def __post_init__(self):
         check_number("scale_base", self.scale_base)
 
-    def scale(self, coords: Shaped[Tensor, "*batch n 1"], num_pairs: int) -> Float[Tensor, "*batch 1 n p"]:
-        """The factor of each token and pair."""
-        power = (coords.double() - self.centre).unsqueeze(-3) / self.scale_base
-        far = power.abs() > XPOS_REACH
-        if not torch.compiler.is_compiling() and not coords.is_meta and (far & power.isfinite()).any():
+    def check_reach(self, coords: Shaped[Tensor, "*batch n 1"]) -> None:
+        """Refuses coordinates at which a factor would overflow, where values can be seen."""
+        power = (coords.double() - self.centre) / self.scale_base
+        if torch.compiler.is_compiling() or coords.is_meta:
+            return
+        if ((power.abs() > XPOS_REACH) & power.isfinite()).any():
             raise ValueError(
                 f"xPos overflows where |coord - centre| / scale_base is above {XPOS_REACH}; got coords up to "
                 f"{coords[coords.isfinite()].abs().max().item()} with scale_base {self.scale_base} and centre "
                 f"{self.centre}: give a larger scale_base or a centre amid the coordinates"
             )
+
+    def scale(self, coords: Shaped[Tensor, "*batch n 1"], num_pairs: int) -> Float[Tensor, "*batch 1 n p"]:
+        """The factor of each token and pair; NaN where it would overflow."""
+        power = (coords.double() - self.centre).unsqueeze(-3) / self.scale_base
         width = 2 * num_pairs
         logs = [math.log((2 * i + 0.4 * width) / (1.4 * width)) for i in range(num_pairs)]
-        power = power.masked_fill(far, torch.nan)
+        power = power.masked_fill(power.abs() > XPOS_REACH, torch.nan)
         return (power * torch.tensor(logs, dtype=power.dtype, device=power.device)).exp().float()
 
 
@@ -177,8 +182,9 @@ class RoPE(RotaryEncoding):
             factor = torch.tensor(factors, dtype=torch.float32, device=coords.device)[:, None]
             rotation = rotation._replace(cos=cos * factor, sin=sin * factor, factor=factor)
         if self.xpos is not None:
-            origin = self.xpos.scale(torch.zeros_like(coords[..., :1, :]).flatten(0, -2)[:1], cos.shape[-1])
-            rotation = rotation._replace(scale=self.xpos.scale(coords, cos.shape[-1]), origin_scale=origin)
+            self.xpos.check_reach(coords)
+            scale, origin = (self.xpos.scale(where, cos.shape[-1]) for where in (coords, coords.new_zeros(1, 1)))
+            rotation = rotation._replace(scale=scale, origin_scale=origin)
         return rotation if self.rotary_heads is None else self._some_heads(rotation)
 
     def _some_heads(self, rotation: Rotation) -> Rotation:

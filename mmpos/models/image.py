@@ -110,14 +110,21 @@ class VisionTransformer(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, reg_tokens, dim)) if reg_tokens else None
         self.num_prefix_tokens = class_token + reg_tokens
-        sizes = {"dim": dim, "num_heads": num_heads, "head_dim": (block or {}).get("head_dim")}
+        options = {"norm_layer": norm_layer, **(block or {})}
         self.encodings = StackEncodings(
-            depth, **sizes, size=self.grid, additive=additive, rotary=rotary, bias=bias, scale=scale
+            depth,
+            dim=dim,
+            num_heads=num_heads,
+            num_kv_heads=options.get("num_kv_heads"),
+            head_dim=options.get("head_dim"),
+            size=self.grid,
+            additive=additive,
+            rotary=rotary,
+            bias=bias,
+            scale=scale,
         )
         rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
-        self.blocks = nn.ModuleList(
-            Block(dim, num_heads, drop_path=rate, norm_layer=norm_layer, **block or {}) for rate in rates
-        )
+        self.blocks = nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
         self.norm = norm_layer(dim)
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
         for token in (self.cls_token, self.reg_token):

@@ -398,6 +398,23 @@ def test_xpos_is_refused_where_it_would_overflow():
             rope(torch.tensor([[bad]]))
 
 
+def test_a_centre_far_from_0_serves_coordinates_around_it():
+    """Coordinate 0 is out of reach there, which matters to tokens that have its turn and to no others."""
+    far, near = (RoPE(16, xpos=XPos(scale_base=10, centre=centre)) for centre in (5000, 0))
+    coords = torch.tensor([[5000], [5007], [4990]])
+    got = far(coords)
+    torch.testing.assert_close(got.scale, near(coords - 5000).scale, rtol=0, atol=0)
+    prefixed = got.with_prefix(1).apply(torch.ones(1, 4, 16), "key")[0]
+    assert prefixed[0].isnan().all()
+    assert prefixed[1:].isfinite().all()
+
+
+def test_xpos_of_no_tokens_takes_a_prefix():
+    rope = RoPE(16, xpos=XPos(scale_base=64, centre=150))
+    rotation = rope(sequence_coords(0)).with_prefix(2)
+    assert torch.equal(rotation.scale, rope(torch.zeros(2, 1, dtype=torch.int64)).scale)
+
+
 def test_xpos_is_refused_earlier_in_float16():
     rope, x = RoPE(16, xpos=XPos(scale_base=10, centre=100)), torch.ones(1, 1, 16).half()
     for ok in (160, 40):

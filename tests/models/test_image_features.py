@@ -127,6 +127,15 @@ def test_a_table_is_read_by_cells_however_coordinates_are_made():
     assert moved(images()).isfinite().all()
 
 
+def test_grouped_heads_and_other_norms_of_the_blocks():
+    rotary = {"name": "RoPE", "axes": 2, "spectrum": {"name": "Mixed"}}
+    vit = make(rotary=rotary, block={"num_kv_heads": 1, "norm_layer": torch.nn.RMSNorm, "drop_path": 0.25})
+    assert vit.encodings.rotary[0].freqs.shape == (1, 2, 8)
+    assert isinstance(vit.blocks[0].norm1, torch.nn.RMSNorm)
+    assert vit.blocks[0].drop_path.drop_prob == 0.25
+    assert vit(images()).shape == (4, 7)
+
+
 def test_sizes_and_ways_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"image_size \(13 x 10\) must be a multiple of patch_size \(4 x 2\)"):
         make().at_size((13, 10))
