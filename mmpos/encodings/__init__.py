@@ -1,7 +1,7 @@
 """Positional encodings, one file for each way a transformer takes position in."""
 
 from .additive import LearnedTable, Sinusoidal
-from .base import AdditiveEncoding, AttentionBias, LogitScale, RotaryEncoding, Rotation
+from .base import AdditiveEncoding, AttentionBias, Encoding, LogitScale, RotaryEncoding, Rotation
 from .bias import ALiBi
 from .checks import check_coords
 from .rotary import RoPE
@@ -10,6 +10,7 @@ __all__ = [
     "ALiBi",
     "AdditiveEncoding",
     "AttentionBias",
+    "Encoding",
     "LearnedTable",
     "LogitScale",
     "RoPE",

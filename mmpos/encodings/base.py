@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -16,10 +16,23 @@ Role = Literal["query", "key"]
 HALF_REACH = 3.5**6.001
 
 
-class AdditiveEncoding(nn.Module, ABC):
-    """Adds to tokens: coordinates ``(..., n, a)`` become vectors ``(..., n, dim)``."""
+class Encoding(nn.Module, ABC):
+    """What the four interfaces have in common."""
 
     axes: int
+    needs_cells: bool = False  # whether coordinates must be cells of a grid, as a table needs them
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that an optimiser should not decay: all, unless an encoding says otherwise."""
+        return {name for name, _ in self.named_parameters()}
+
+    def resize(self, *size: int) -> Self:
+        """The encoding for a grid of another size: a new module where it learns a size, itself otherwise."""
+        return self
+
+
+class AdditiveEncoding(Encoding):
+    """Adds to tokens: coordinates ``(..., n, a)`` become vectors ``(..., n, dim)``."""
 
     @abstractmethod
     def forward(
@@ -28,10 +41,8 @@ class AdditiveEncoding(nn.Module, ABC):
         """Encodes coordinates; ``length`` matters only to encodings that depend on it."""
 
 
-class RotaryEncoding(nn.Module, ABC):
+class RotaryEncoding(Encoding):
     """Rotates queries and keys: coordinates ``(..., n, a)`` become a `Rotation`."""
-
-    axes: int
 
     @abstractmethod
     def forward(
@@ -40,7 +51,7 @@ class RotaryEncoding(nn.Module, ABC):
         """The rotation of tokens at these coordinates; ``length`` matters only to encodings that depend on it."""
 
 
-class AttentionBias(nn.Module, ABC):
+class AttentionBias(Encoding):
     """Adds to logits: coordinates of queries and keys become a bias ``(..., h, q, k)``.
 
     ``needs`` names what else the bias reads, of "query", "key" and "tokens"; `attention` hands over just that.
@@ -48,7 +59,6 @@ class AttentionBias(nn.Module, ABC):
     `score`, for fused kernels, or `factors`, for a bias that is an inner product.
     """
 
-    axes: int
     needs: frozenset[str] = frozenset()
 
     @abstractmethod
@@ -57,10 +67,10 @@ class AttentionBias(nn.Module, ABC):
         q_coords: Shaped[Tensor, "*batch q a"],
         k_coords: Shaped[Tensor, "*batch k a"],
         *,
-        query: Float[Tensor, "*batch h q d"] | None = None,
-        key: Float[Tensor, "*batch g k d"] | None = None,
-        tokens: Float[Tensor, "*batch k c"] | None = None,
-    ) -> Float[Tensor, "*batch h q k"]:
+        query: Float[Tensor, "*rows h q d"] | None = None,
+        key: Float[Tensor, "*rows g k d"] | None = None,
+        tokens: Float[Tensor, "*rows k c"] | None = None,
+    ) -> Float[Tensor, "*out h q k"]:
         """The bias in float32; gradients flow to learned parts and to float coordinates."""
 
     def score(
@@ -76,10 +86,8 @@ class AttentionBias(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no factors")
 
 
-class LogitScale(nn.Module, ABC):
+class LogitScale(Encoding):
     """Multiplies the logits of each query: coordinates ``(..., q, a)`` become factors ``(..., h, q)``."""
-
-    axes: int
 
     @abstractmethod
     def forward(

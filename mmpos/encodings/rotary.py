@@ -166,10 +166,6 @@ class RoPE(RotaryEncoding):
             with torch.no_grad():
                 self.freqs.copy_(self._draw())
 
-    def no_weight_decay(self) -> set[str]:
-        """Names of parameters that an optimiser should not decay."""
-        return set(self._parameters)
-
     def forward(
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
     ) -> Rotation:

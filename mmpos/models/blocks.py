@@ -98,6 +98,14 @@ class StackEncodings(nn.Module):
         """The tokens with the additive encoding added. Prefix tokens have none: put them in front afterwards."""
         return x if self.additive is None else x + self.additive(coords, length=length).to(x.dtype)
 
+    def resize(self, *size: int) -> None:
+        """Puts encodings for a grid of another size in the place of those that learn a size."""
+        if self.additive is not None:
+            self.additive = self.additive.resize(*size)
+        for slot in (self.rotary, self.bias, self.scale):
+            for layer, encoding in enumerate(slot):
+                slot[layer] = encoding.resize(*size)
+
     def forward(
         self,
         coords: Shaped[Tensor, "*batch n a"],

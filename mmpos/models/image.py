@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..coords import grid_coords
-from ..encodings import LearnedTable, RoPE
+from ..encodings import RoPE
 from ..factory import Slot
 from ..scaling import NTK, PositionInterpolation, Scaling, YaRN
 from ..values import check_arguments
@@ -157,8 +157,7 @@ class VisionTransformer(nn.Module):
         ratios = [new / old for new, old in zip(grid, self.grid, strict=True)]
         shared: dict[int, Any] = {id(parameter): parameter for parameter in self.parameters()}
         model = copy.deepcopy(self, shared)
-        if isinstance(model.encodings.additive, LearnedTable):
-            model.encodings.additive = model.encodings.additive.resize(*grid)
+        model.encodings.resize(*grid)
         if how == "rescale":
             model.positions = replace(model.positions, trained=self.grid)
         elif how != "extend":
@@ -209,8 +208,9 @@ class VisionTransformer(nn.Module):
         rows, columns = self._count_patches("the image size", *images.shape[-2:])
         coords = self.positions.coords(rows, columns, training=self.training, device=images.device)
         # A table has a row for each cell, whatever the coordinates of the cells are.
-        table = isinstance(self.encodings.additive, LearnedTable)
-        places = grid_coords(rows, columns, device=images.device) if table else coords
+        additive = self.encodings.additive
+        cells = additive is not None and additive.needs_cells
+        places = grid_coords(rows, columns, device=images.device) if cells else coords
         x = self.encodings.add(self.patch_embed(images), places)
         x, coords = self._kept(x, coords, keep)
         prefix = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]

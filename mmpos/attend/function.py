@@ -1,15 +1,13 @@
 """Where rotation, bias and logit scale meet scaled dot-product attention."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Bool, Float, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
-from .encodings import AttentionBias, LogitScale, Rotation
+from ..encodings import AttentionBias, LogitScale, Rotation
 
 BACKENDS = ("auto", "dense")
 
@@ -252,87 +250,3 @@ def _check_fits(name: str, part: Tensor, shape: tuple[int, ...]) -> None:
         own not in (1, full) for own, full in zip(reversed(part.shape), reversed(shape), strict=False)
     ):
         raise ValueError(f"{name} must fit logits of shape {tuple(shape)}, got shape {tuple(part.shape)}")
-
-
-class Attention(nn.Module):
-    """Self-attention of tokens ``(b, n, dim)`` that takes its positions as arguments.
-
-    Args:
-        dim: Channels of a token.
-        num_heads: Heads of queries.
-        num_kv_heads: Heads of keys and values, a divisor of ``num_heads``; as many unless given.
-        head_dim: Channels per head; ``dim // num_heads`` unless given.
-        qkv_bias: Whether the projections of q, k and v have a bias.
-        qk_norm: Makes a normalisation of ``head_dim`` channels for queries and one for keys.
-        attn_drop: Probability that an attention weight is dropped in training.
-        proj_drop: Probability that an output is dropped in training.
-
-    Raises:
-        ValueError: If ``num_heads`` does not divide ``dim`` and no ``head_dim`` is given, or ``num_kv_heads`` does
-            not divide ``num_heads``.
-
-    Example:
-        >>> coords = grid_coords(height=3, width=4)
-        >>> Attention(dim=48, num_heads=4)(torch.randn(2, 12, 48), rotation=RoPE(12, axes=2)(coords)).shape
-        torch.Size([2, 12, 48])
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        qkv_bias: bool = True,
-        qk_norm: Callable[[int], nn.Module] | None = None,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-    ):
-        super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        for name, value in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
-            if value < 1:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if head_dim is None and dim % num_heads:
-            raise ValueError(f"dim ({dim}) must be a multiple of num_heads ({num_heads}) where no head_dim is given")
-        if num_heads % num_kv_heads:
-            raise ValueError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({num_kv_heads})")
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        self.head_dim = dim // num_heads if head_dim is None else head_dim
-        self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=qkv_bias)
-        self.q_norm = nn.Identity() if qk_norm is None else qk_norm(self.head_dim)
-        self.k_norm = nn.Identity() if qk_norm is None else qk_norm(self.head_dim)
-        self.proj = nn.Linear(num_heads * self.head_dim, dim)
-        self.proj_drop = nn.Dropout(proj_drop)
-        self.attn_drop = attn_drop
-
-    def forward(
-        self,
-        x: Float[Tensor, "b n dim"],
-        *,
-        rotation: Rotation | None = None,
-        bias: AttentionBias | Tensor | None = None,
-        logit_scale: LogitScale | Tensor | None = None,
-        coords: Shaped[Tensor, "*rows m a"] | None = None,
-        num_prefix_tokens: int = 0,
-        mask: Bool[Tensor, "..."] | None = None,
-        is_causal: bool = False,
-    ) -> Float[Tensor, "b n dim"]:
-        """Attends within ``x``; the arguments are those of `attention`."""
-        heads = rearrange(self.qkv(x), "b n (h d) -> b h n d", d=self.head_dim)
-        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-3)
-        y = attention(
-            self.q_norm(q),
-            self.k_norm(k),
-            v,
-            rotation=rotation,
-            bias=bias,
-            logit_scale=logit_scale,
-            q_coords=coords,
-            num_prefix_tokens=num_prefix_tokens,
-            mask=mask,
-            is_causal=is_causal,
-            attn_drop=self.attn_drop if self.training else 0.0,
-        )
-        return self.proj_drop(self.proj(rearrange(y, "b h n d -> b n (h d)")))

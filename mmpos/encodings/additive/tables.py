@@ -1,4 +1,4 @@
-"""Encodings that are added to tokens."""
+"""Learned tables: a vector for each cell of a grid."""
 
 import math
 from collections.abc import Sequence
@@ -8,53 +8,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ..frequencies import check_base
-from ..resample import resample_table
-from ..spectra import Axial
-from .base import AdditiveEncoding
-from .checks import check_coords, check_length, check_positive
-
-
-class Sinusoidal(AdditiveEncoding):
-    """Sines and cosines: channels ``2i`` and ``2i + 1`` of an axis hold the sine and cosine of pair ``i``'s angle.
-
-    Every axis has a block of ``width = dim // axes`` channels, in axis order, in which pair ``i`` turns by
-    ``coords * base ** (-2i / width)`` radians.
-
-    Args:
-        dim: Channels of a token, a multiple of ``2 * axes``.
-        axes: Axes of the coordinates.
-        base: Pair ``i`` of an axis turns by ``base ** (-2i / width)`` radians per coordinate unit.
-
-    Raises:
-        ValueError: If ``dim`` is not a positive multiple of ``2 * axes`` or ``base`` is not positive.
-
-    Example:
-        >>> Sinusoidal(dim=384, axes=2)(grid_coords(height=14, width=10)).shape
-        torch.Size([140, 384])
-
-    Reference:
-        Vaswani et al., Attention is all you need, 2017, sec. 3.5. https://arxiv.org/abs/1706.03762
-    """
-
-    def __init__(self, dim: int, axes: int = 1, base: float = 10000.0):
-        super().__init__()
-        check_positive("dim", dim)
-        check_positive("axes", axes)
-        check_base(base)
-        self.dim, self.axes, self.base = dim, axes, base
-        self.spectrum = Axial().spectrum(dim, axes, base, name="dim")
-
-    def forward(
-        self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
-    ) -> Float[Tensor, "*batch n dim"]:
-        check_coords(coords, self.axes, owner="Sinusoidal(axes={axes})")
-        check_length(length)
-        cos, sin = self.spectrum.cos_sin(coords)
-        return torch.stack([sin, cos], dim=-1).flatten(-2).squeeze(-3)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, axes={self.axes}, base={self.base}"
+from ...resample import resample_table
+from ..base import AdditiveEncoding
+from ..checks import check_coords, check_length, check_positive
 
 
 class LearnedTable(AdditiveEncoding):
@@ -81,6 +37,8 @@ class LearnedTable(AdditiveEncoding):
         Dosovitskiy et al., An image is worth 16x16 words, 2020, sec. 3.1. https://arxiv.org/abs/2010.11929
     """
 
+    needs_cells = True
+
     def __init__(self, dim: int, size: int | Sequence[int]):
         super().__init__()
         if isinstance(size, str):
@@ -97,10 +55,6 @@ class LearnedTable(AdditiveEncoding):
     def reset_parameters(self) -> None:
         """Draws the vectors anew from a normal distribution of standard deviation 0.02, cut at 2."""
         nn.init.trunc_normal_(self.weight, std=0.02)
-
-    def no_weight_decay(self) -> set[str]:
-        """Names of parameters that an optimiser should not decay."""
-        return {"weight"}
 
     def example_coords(self, n: int) -> Int[Tensor, "n a"]:
         """``n`` coordinates that the table holds, for tests."""

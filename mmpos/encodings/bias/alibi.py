@@ -1,11 +1,11 @@
-"""Encodings that add a bias to attention logits."""
+"""Attention with linear biases."""
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from .base import AttentionBias
-from .checks import check_coords, check_positive
+from ..base import AttentionBias
+from ..checks import check_coords, check_positive
 
 
 class ALiBi(AttentionBias):
@@ -44,9 +44,9 @@ class ALiBi(AttentionBias):
         q_coords: Shaped[Tensor, "*batch q a"],
         k_coords: Shaped[Tensor, "*batch k a"],
         *,
-        query: Float[Tensor, "*batch h q d"] | None = None,
-        key: Float[Tensor, "*batch g k d"] | None = None,
-        tokens: Float[Tensor, "*batch k c"] | None = None,
+        query: Float[Tensor, "*rows h q d"] | None = None,
+        key: Float[Tensor, "*rows g k d"] | None = None,
+        tokens: Float[Tensor, "*rows k c"] | None = None,
     ) -> Float[Tensor, "*batch h q k"]:
         check_coords(q_coords, self.axes, "q_coords", owner="ALiBi(axes={axes})")
         check_coords(k_coords, self.axes, "k_coords", owner="ALiBi(axes={axes})")

@@ -1,0 +1,6 @@
+"""Encodings that are added to tokens."""
+
+from .sinusoidal import Sinusoidal
+from .tables import LearnedTable
+
+__all__ = ["LearnedTable", "Sinusoidal"]
