@@ -54,12 +54,14 @@ class RotaryEncoding(Encoding):
 class AttentionBias(Encoding):
     """Adds to logits: coordinates of queries and keys become a bias ``(..., h, q, k)``.
 
-    ``needs`` names what else the bias reads, of "query", "key" and "tokens"; `attention` hands over just that.
+    ``needs`` names what else the bias reads, of "query", "key" and "tokens"; `attention` hands over just that. With
+    ``after_softmax`` the bias is added to the attention weights instead, and masked as they are.
     Beside `forward` a bias may offer lowerings that spare the ``(q, k)`` tensor and must agree with it: override
     `score`, for fused kernels, or `factors`, for a bias that is an inner product.
     """
 
     needs: frozenset[str] = frozenset()
+    after_softmax: bool = False
 
     @abstractmethod
     def forward(
@@ -80,10 +82,25 @@ class AttentionBias(Encoding):
         raise NotImplementedError(f"{type(self).__name__} has no score lowering")
 
     def factors(
-        self, q_coords: Shaped[Tensor, "*batch q a"], k_coords: Shaped[Tensor, "*batch k a"]
-    ) -> tuple[Float[Tensor, "*batch h q r"], Float[Tensor, "*batch h k r"]]:
-        """Two tensors whose inner product over ``r`` is the bias."""
-        raise NotImplementedError(f"{type(self).__name__} has no factors")
+        self,
+        q_coords: Shaped[Tensor, "*batch q a"],
+        k_coords: Shaped[Tensor, "*batch k a"],
+        *,
+        ordered: bool = False,
+        query: Float[Tensor, "*rows h q d"] | None = None,
+        key: Float[Tensor, "*rows g k d"] | None = None,
+        tokens: Float[Tensor, "*rows k c"] | None = None,
+    ) -> tuple[Float[Tensor, "*outq #h q r"], Float[Tensor, "*outk #h k r"]] | None:
+        """Two tensors whose inner product over ``r`` is the bias, up to a number of each query's own.
+
+        Such a number does not change a softmax. ``ordered`` says that no key which a query attends to lies past it on
+        any axis. None where the bias has no such form.
+        """
+        return None
+
+    def prefix_bias(self) -> Float[Tensor, "3 h"] | None:
+        """Bias of prefix queries on tokens, of queries on prefix tokens, of prefix tokens on each other; None is 0."""
+        return None
 
 
 class LogitScale(Encoding):
