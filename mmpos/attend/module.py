@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
@@ -67,6 +68,7 @@ class Attention(nn.Module):
         self,
         x: Float[Tensor, "b n dim"],
         *,
+        additive: Float[Tensor, "*#b n dim"] | None = None,
         rotation: Rotation | None = None,
         bias: AttentionBias | Tensor | None = None,
         logit_scale: LogitScale | Tensor | None = None,
@@ -75,8 +77,13 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         is_causal: bool = False,
     ) -> Float[Tensor, "b n dim"]:
-        """Attends within ``x``; the arguments are those of `attention`."""
-        heads = rearrange(self.qkv(x), "b n (h d) -> b h n d", d=self.head_dim)
+        """Attends within ``x``; the arguments are those of `attention`, and what is added to ``x`` for q and k only."""
+        projected = self.qkv(x)
+        if additive is not None:
+            # The projection is linear, so what it makes of the encoding is the same for the whole batch.
+            values = self.num_kv_heads * self.head_dim
+            projected = projected + F.pad(F.linear(additive.to(x.dtype), self.qkv.weight[:-values]), (0, values))
+        heads = rearrange(projected, "b n (h d) -> b h n d", d=self.head_dim)
         q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-3)
         y = attention(
             self.q_norm(q),

@@ -5,7 +5,7 @@ Nothing here knows a modality: a model forms the coordinates of its tokens and h
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
@@ -22,12 +22,16 @@ LAYER_NORM = partial(nn.LayerNorm, eps=1e-6)
 """What timm's ViTs normalise with."""
 
 
+AdditiveTo = Literal["tokens", "queries_keys"]
+
+
 class LayerEncodings(NamedTuple):
     """What the attention of one layer is given; None is an empty slot."""
 
     rotation: Rotation | None = None
     bias: AttentionBias | Float[Tensor, "*batch h m m"] | None = None
     logit_scale: LogitScale | None = None
+    additive: Float[Tensor, "*batch m dim"] | None = None  # for what queries and keys are made of
 
 
 NO_ENCODINGS = LayerEncodings()
@@ -47,14 +51,16 @@ class StackEncodings(nn.Module):
         num_kv_heads: Heads of keys and values; as many unless given.
         head_dim: Channels per head; ``dim // num_heads`` unless given.
         size: Shape of the grid that a learned table covers.
-        additive: Slot of what `add` adds to the tokens, once for all layers.
+        additive: Slot of what is added to the tokens.
         rotary: Slot of what rotates queries and keys.
         bias: Slot of what is added to the logits.
         scale: Slot of what multiplies the logits.
+        additive_to: Where the additive encoding enters: "tokens" takes it once, before the first layer, by `add`;
+            with "queries_keys" every layer adds it to what its queries and keys are made of, as DETR does.
 
     Raises:
-        ValueError: If a spec does not fit its slot, or ``per_layer`` is not true or false or stands in ``additive``,
-            which is added once.
+        ValueError: If a spec does not fit its slot, ``per_layer`` is not true or false or stands in ``additive``, which
+            is evaluated once, or ``additive_to`` is unknown.
 
     Example:
         >>> rope, alibi = {"name": "RoPE", "axes": 2}, {"name": "ALiBi", "axes": 2}
@@ -77,12 +83,15 @@ class StackEncodings(nn.Module):
         rotary: Slot = None,
         bias: Slot = None,
         scale: Slot = None,
+        additive_to: AdditiveTo = "tokens",
     ):
         super().__init__()
         if isinstance(additive, dict) and "per_layer" in additive:
-            raise ValueError("per_layer cannot stand in the additive slot, which is added once, before the first layer")
+            raise ValueError("per_layer cannot stand in the additive slot, which is evaluated once for all layers")
+        if additive_to not in get_args(AdditiveTo):
+            raise ValueError(f"additive_to must be one of {', '.join(get_args(AdditiveTo))}, got {additive_to!r}")
         make = partial(build, dim=dim, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, size=size)
-        self.depth = depth
+        self.depth, self.additive_to = depth, additive_to
         self.additive = make(additive, kind="additive")
         self.rotary = _make_layers(make, rotary, "rotary", depth)
         self.bias = _make_layers(make, bias, "bias", depth)
@@ -95,8 +104,10 @@ class StackEncodings(nn.Module):
         *,
         length: int | Int[Tensor, "*rows"] | None = None,
     ) -> Float[Tensor, "b n dim"]:
-        """The tokens with the additive encoding added. Prefix tokens have none: put them in front afterwards."""
-        return x if self.additive is None else x + self.additive(coords, length=length).to(x.dtype)
+        """The tokens with what is added to them. Prefix tokens have none: put them in front afterwards."""
+        if self.additive is None or self.additive_to != "tokens":
+            return x
+        return x + self.additive(coords, length=length).to(x.dtype)
 
     def resize(self, *size: int) -> None:
         """Puts encodings for a grid of another size in the place of those that learn a size."""
@@ -110,17 +121,23 @@ class StackEncodings(nn.Module):
         self,
         coords: Shaped[Tensor, "*batch n a"],
         *,
+        additive_coords: Shaped[Tensor, "*batch n a"] | None = None,
         num_prefix_tokens: int = 0,
         length: int | Int[Tensor, "*rows"] | None = None,
     ) -> list[LayerEncodings]:
         """What each layer is given for tokens at these coordinates, which leave out prefix tokens.
 
-        Those turn as at coordinate 0 and have no bias.
+        Those turn as at coordinate 0 and have no bias. ``additive_coords`` are those of the additive encoding, where
+        they differ, as cells of a table do from coordinates that are normalised.
         """
         rotations = [rope(coords, length=length).with_prefix(num_prefix_tokens) for rope in self.rotary]
         prefix = (num_prefix_tokens, 0, num_prefix_tokens, 0)
         biases = [bias if bias.needs else F.pad(bias(coords, coords), prefix) for bias in self.bias]
-        slots = [_share(results, self.depth) for results in (rotations, biases, list(self.scale))]
+        added = []
+        if self.additive is not None and self.additive_to == "queries_keys":
+            places = coords if additive_coords is None else additive_coords
+            added = [F.pad(self.additive(places, length=length), (0, 0, num_prefix_tokens, 0))]
+        slots = [_share(results, self.depth) for results in (rotations, biases, list(self.scale), added)]
         return [LayerEncodings(*results) for results in zip(*slots, strict=True)]
 
 
@@ -197,6 +214,7 @@ class Block(nn.Module):
         """Transforms ``x``; coordinates are for encodings that come as modules."""
         attended = self.attn(
             self.norm1(x),
+            additive=encodings.additive,
             rotation=encodings.rotation,
             bias=encodings.bias,
             logit_scale=encodings.logit_scale,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from timm.layers.patch_embed import PatchEmbed
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -17,7 +17,7 @@ from ..encodings import RoPE
 from ..factory import Slot
 from ..scaling import NTK, PositionInterpolation, Scaling, YaRN
 from ..values import check_arguments
-from .blocks import LAYER_NORM, Block, StackEncodings, no_weight_decay_names
+from .blocks import LAYER_NORM, AdditiveTo, Block, StackEncodings, no_weight_decay_names
 from .grid import GridPositions
 
 Size = int | tuple[int, int]
@@ -53,6 +53,7 @@ class VisionTransformer(nn.Module):
         rotary: Slot of what rotates queries and keys.
         bias: Slot of what is added to the logits.
         scale: Slot of what multiplies the logits.
+        additive_to: Where the additive encoding enters: "tokens", once, or "queries_keys", of every block.
 
     Raises:
         ValueError: If the patches do not divide the image, the heads do not divide ``dim``, a slot cannot be built, or
@@ -90,6 +91,7 @@ class VisionTransformer(nn.Module):
         rotary: Slot = None,
         bias: Slot = None,
         scale: Slot = None,
+        additive_to: AdditiveTo = "tokens",
     ):
         super().__init__()
         pool = pool or ("token" if class_token else "avg")
@@ -122,6 +124,7 @@ class VisionTransformer(nn.Module):
             rotary=rotary,
             bias=bias,
             scale=scale,
+            additive_to=additive_to,
         )
         rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
         self.blocks = nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
@@ -212,10 +215,12 @@ class VisionTransformer(nn.Module):
         cells = additive is not None and additive.needs_cells
         places = grid_coords(rows, columns, device=images.device) if cells else coords
         x = self.encodings.add(self.patch_embed(images), places)
-        x, coords = self._kept(x, coords, keep)
+        keep = self._kept(x, keep)
+        if keep is not None:
+            x, coords, places = x.take_along_dim(keep[..., None], dim=1), coords[keep], places[keep]
         prefix = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
         x = torch.cat([*prefix, x], dim=1)
-        layers = self.encodings(coords, num_prefix_tokens=self.num_prefix_tokens)
+        layers = self.encodings(coords, additive_coords=places, num_prefix_tokens=self.num_prefix_tokens)
         for block, encodings in zip(self.blocks, layers, strict=True):
             run = partial(block, coords=coords, num_prefix_tokens=self.num_prefix_tokens)
             if self.grad_checkpointing and self.training:
@@ -224,21 +229,19 @@ class VisionTransformer(nn.Module):
                 x = run(x, encodings)
             yield x
 
-    def _kept(
-        self, x: Float[Tensor, "b n dim"], coords: Shaped[Tensor, "n 2"], keep: Tensor | None
-    ) -> tuple[Float[Tensor, "b kept dim"], Shaped[Tensor, "*batch kept 2"]]:
-        """The patches that are kept, and their coordinates."""
+    def _kept(self, x: Float[Tensor, "b n dim"], keep: Tensor | None) -> Int[Tensor, "b kept"] | None:
+        """Numbers of the patches that are kept; None for all."""
         b, n, _ = x.shape
         if keep is None:
             if not (self.training and self.patch_drop):
-                return x, coords
+                return None
             kept = max(round(n * (1 - self.patch_drop)), 1)
-            keep = torch.rand(b, n, device=x.device).argsort(dim=1)[:, :kept].sort(dim=1).values
-        elif keep.dtype != torch.int64 or keep.ndim != 2 or len(keep) != b:
+            return torch.rand(b, n, device=x.device).argsort(dim=1)[:, :kept].sort(dim=1).values
+        if keep.dtype != torch.int64 or keep.ndim != 2 or len(keep) != b:
             raise ValueError(f"keep must be int64 of shape ({b}, kept), got {keep.dtype} of {tuple(keep.shape)}")
-        elif not torch.compiler.is_compiling() and not keep.is_meta and ((keep < 0) | (keep >= n)).any():
+        if not torch.compiler.is_compiling() and not keep.is_meta and ((keep < 0) | (keep >= n)).any():
             raise ValueError(f"keep must be numbers from 0 to {n - 1}, got up to {keep.max().item()}")
-        return x.take_along_dim(keep[..., None], dim=1), coords[keep]
+        return keep
 
     def _count_patches(self, name: str, height: int, width: int) -> tuple[int, int]:
         rows, columns = self.patch_size

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from ..models import VisionTransformer
+from ..models.blocks import AdditiveTo
 from .checkpoints import check_same_model
 from .optim import adamw_cosine
 
@@ -48,6 +49,7 @@ class ImageClassifier(LightningModule):
         rotary: Slot of what rotates queries and keys.
         bias: Slot of what is added to the logits.
         scale: Slot of what multiplies the logits.
+        additive_to: Where the additive encoding enters: "tokens", once, or "queries_keys", of every block.
         drop_path: Probability that a sample skips a branch of the last block; it grows linearly to that.
         label_smoothing: Share of the target that is spread over all classes in training.
         lr: Peak learning rate.
@@ -77,6 +79,7 @@ class ImageClassifier(LightningModule):
         rotary: dict[str, Any] | None = None,
         bias: dict[str, Any] | None = None,
         scale: dict[str, Any] | None = None,
+        additive_to: AdditiveTo = "tokens",
         drop_path: float = 0.0,
         label_smoothing: float = 0.1,
         lr: float = 2e-3,
@@ -104,6 +107,7 @@ class ImageClassifier(LightningModule):
             rotary=rotary,
             bias=bias,
             scale=scale,
+            additive_to=additive_to,
         )
         self.label_smoothing, self.lr, self.weight_decay, self.warmup = label_smoothing, lr, weight_decay, warmup
         self.classes: tuple[str, ...] = ()

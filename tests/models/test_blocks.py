@@ -186,3 +186,62 @@ def test_drop_path_leaves_evaluation_alone_and_skips_whole_samples_in_training()
     assert torch.equal(block.eval()(x), block(x))
     unchanged = (block.train()(x) == x).flatten(1).all(-1)
     assert 4 < unchanged.sum() < 32  # a quarter of 64 skip both branches
+
+
+def attend_as_detr_does(attn, x, position):
+    """Queries and keys made of ``x + position``, values of ``x``, in float64."""
+    weights, bias = attn.qkv.weight.double(), attn.qkv.bias.double()
+    both = (x + position).double() @ weights.mT + bias
+    alone = x.double() @ weights.mT + bias
+    width = attn.head_dim
+    q = both[..., : attn.num_heads * width].unflatten(-1, (-1, width)).transpose(1, 2)
+    k, v = (
+        part[..., start : start + attn.num_kv_heads * width].unflatten(-1, (-1, width)).transpose(1, 2)
+        for part, start in (
+            (both, attn.num_heads * width),
+            (alone, (attn.num_heads + attn.num_kv_heads) * width),
+        )
+    )
+    k, v = (part.repeat_interleave(attn.num_heads // attn.num_kv_heads, dim=1) for part in (k, v))
+    y = (q @ k.mT / width**0.5).softmax(-1) @ v
+    return y.transpose(1, 2).flatten(2) @ attn.proj.weight.double().mT + attn.proj.bias.double()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("num_kv_heads", [3, 1])
+def test_an_encoding_may_be_added_to_queries_and_keys_of_every_layer(num_kv_heads, batched):
+    sinusoidal = {"name": "Sinusoidal", "axes": 2}
+    stack = StackEncodings(depth=2, additive=sinusoidal, additive_to="queries_keys", **SIZES)
+    coords = COORDS + torch.tensor([0, 7])[:, None, None] if batched else COORDS
+    layers = stack(coords, num_prefix_tokens=1)
+    assert layers[0].additive is layers[1].additive
+    x = torch.randn(2, 21, 48)
+    tokens = x[:, 1:]
+    assert stack.add(tokens, coords) is tokens  # not to the tokens as well
+    block = Block(48, 3, num_kv_heads=num_kv_heads)
+    nn.init.normal_(block.attn.qkv.bias)
+    position = nn.functional.pad(mmpos.Sinusoidal(48, axes=2)(coords), (0, 0, 1, 0))  # prefix tokens have none
+    normed = block.norm1(x)
+    want = x + attend_as_detr_does(block.attn, normed, position).float()
+    want = want + block.mlp(block.norm2(want))
+    torch.testing.assert_close(block(x, layers[0]), want, atol=1e-5, rtol=1e-5)
+
+
+def test_an_additive_encoding_may_have_coordinates_of_its_own():
+    stack = StackEncodings(depth=2, additive={"name": "LearnedTable"}, additive_to="queries_keys", rotary=ROPE, **SIZES)
+    layers = stack(COORDS * 0.5, additive_coords=COORDS)
+    torch.testing.assert_close(layers[1].additive, stack.additive(COORDS), rtol=0, atol=0)
+    torch.testing.assert_close(layers[1].rotation.cos, mmpos.RoPE(16, axes=2, base=100.0)(COORDS * 0.5).cos)
+
+
+def test_places_of_an_additive_encoding_that_are_none():
+    with pytest.raises(ValueError, match="additive_to must be one of tokens, queries_keys, got 'keys'"):
+        StackEncodings(depth=2, additive={"name": "LearnedTable"}, additive_to="keys", **SIZES)
+
+
+def test_a_stack_is_resized_for_another_grid():
+    stack = StackEncodings(depth=2, additive={"name": "LearnedTable"}, rotary=ROPE, **SIZES)
+    table, rope = stack.additive, stack.rotary[0]
+    stack.resize(7, 3)
+    assert torch.equal(stack.additive.weight, table.resize(7, 3).weight)
+    assert stack.rotary[0] is rope

@@ -127,6 +127,20 @@ def test_a_table_is_read_by_cells_however_coordinates_are_made():
     assert moved(images()).isfinite().all()
 
 
+def test_kept_patches_keep_what_is_added_to_their_queries_and_keys():
+    vit = make(additive=ALL["additive"], additive_to="queries_keys", class_token=True).eval()
+    with torch.no_grad():
+        vit.encodings.additive.weight.normal_()
+    x, keep = images(), torch.tensor([[0, 3, 7, 14], [1, 2, 8, 9], [4, 5, 6, 7], [0, 1, 13, 14]])
+    every = torch.arange(15).expand(4, -1)
+    torch.testing.assert_close(vit(x, keep=every), vit(x))
+    want = torch.cat([vit(x[row : row + 1], keep=keep[row : row + 1]) for row in range(4)])
+    torch.testing.assert_close(vit(x, keep=keep), want)
+    moved = make(additive=ALL["additive"], class_token=True).eval()
+    moved.load_state_dict(vit.state_dict())
+    assert not torch.allclose(moved(x, keep=keep), want)  # added to tokens it is another model
+
+
 def test_grouped_heads_and_other_norms_of_the_blocks():
     rotary = {"name": "RoPE", "axes": 2, "spectrum": {"name": "Mixed"}}
     vit = make(rotary=rotary, block={"num_kv_heads": 1, "norm_layer": torch.nn.RMSNorm, "drop_path": 0.25})
