@@ -8,6 +8,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from mmpos.training.resolution import EXTENSIONS
+
 from .study import RESULTS, ROOT, read_rows, run_study, setting, spread
 
 ENCODINGS = ("none", "sinusoidal", "learned", "alibi", "rope", "rope_mixed")
@@ -28,17 +30,20 @@ def resolutions(folder: Path) -> list[dict[str, str]]:
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
-    """Mean and standard deviation over seeds, as Markdown: a row for each encoding and way that applies to it."""
+    """Mean and standard deviation over seeds, as Markdown: a row for each encoding and way that changes something."""
     lines = [f"| encoding | coordinates | {' | '.join(SIZES)} |", "|---" * (len(SIZES) + 2) + "|"]
     for encoding in ENCODINGS:
         own = [row for row in rows if row["encoding"] == encoding]
-        for how in dict.fromkeys(row["how"] for row in own):
-            cells = [
-                spread([float(row["accuracy"]) for row in own if (row["how"], row["size"]) == (how, size)])
-                for size in SIZES
-            ]
-            lines.append(f"| {encoding} | {how} | {' | '.join(cells)} |")
+        results = {how: [accuracies(own, how, size) for size in SIZES] for how in EXTENSIONS}
+        for how, cells in results.items():
+            if all(cells) and (how == "extend" or cells != results["extend"]):
+                lines.append(f"| {encoding} | {how} | {' | '.join(map(spread, cells))} |")
     return "\n".join(lines)
+
+
+def accuracies(rows: Sequence[dict[str, str]], how: str, size: str) -> list[float]:
+    """Accuracy of each seed in some way at some size; none where the way does not apply."""
+    return [float(row["accuracy"]) for row in rows if (row["how"], row["size"]) == (how, size)]
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Every code block of the README and the documents runs; the README's two commands are the ones that are tested."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -42,12 +43,12 @@ def test_the_two_commands_stand_where_ci_looks_for_them():
     ]
 
 
-def test_the_table_of_digits_is_that_of_the_results():
-    from benchmarks.digits import PATH, table
-    from benchmarks.study import read_rows
-
-    shown = README.partition("<!-- digits -->")[2].partition("<!-- /digits -->")[0]
-    assert shown.strip() == table(read_rows(PATH))
+@pytest.mark.parametrize("study, page", [("digits", "README.md"), ("resolution", "docs/images.md")])
+def test_a_table_of_a_study_is_that_of_its_results(study, page):
+    benchmark = importlib.import_module(f"benchmarks.{study}")
+    text = (ROOT / page).read_text(encoding="utf-8")
+    shown = text.partition(f"<!-- {study} -->")[2].partition(f"<!-- /{study} -->")[0]
+    assert shown.strip() == benchmark.table(benchmark.read_rows(benchmark.PATH))
 
 
 def test_comments_that_show_output_are_true(capsys, tmp_path, monkeypatch, restored_table):
