@@ -25,7 +25,7 @@ from .factory import Encodings, create_encoding, list_encodings, load_encodings,
 from .frequencies import Bands, Geometric, Periods
 from .layout import convert_layout
 from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
-from .transforms import jitter, normalise, rescale, shift
+from .transforms import jitter, normalise, rescale, shift, skip, subsample
 
 __version__ = "0.1.0"
 
@@ -66,6 +66,8 @@ __all__ = [
     "scaling",
     "sequence_coords",
     "shift",
+    "skip",
+    "subsample",
     "video_coords",
     "volume_coords",
 ]

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+
+from .coords import check_integers
 
 
 def normalise(
@@ -57,24 +59,32 @@ def rescale(coords: Shaped[Tensor, "*batch n a"], factor: float | Sequence[float
 
 
 def shift(
-    coords: Shaped[Tensor, "*batch n a"], reach: float, *, generator: torch.Generator | None = None
+    coords: Shaped[Tensor, "*batch n a"],
+    reach: float,
+    *,
+    per_token: bool = False,
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch n a"]:
     """Adds a random number from ``-reach`` to ``reach`` to each axis.
 
     Args:
         coords: Coordinates.
         reach: Largest shift in coordinate units.
+        per_token: Whether every token moves by itself, as CAPE's local shift has it, and not a row as a whole.
         generator: Source of random numbers.
 
     Raises:
         ValueError: If ``reach`` is negative.
 
     Reference:
+        Kiyono et al., SHAPE, 2021, sec. 3. https://arxiv.org/abs/2109.05644
+        Likhomanenko et al., CAPE, 2021, sec. 3. https://arxiv.org/abs/2106.03143
         Siméoni et al., DINOv3, 2025, sec. 3.2. https://arxiv.org/abs/2508.10104
     """
     if not 0 <= reach < math.inf:
         raise ValueError(f"reach must not be negative, got {reach}")
-    return coords.double() + _uniform(coords, coords.shape[-1], generator) * reach
+    drawn = coords.shape if per_token else (*coords.shape[:-2], 1, coords.shape[-1])
+    return coords.double() + _uniform(coords, drawn, generator) * reach
 
 
 def jitter(
@@ -101,14 +111,103 @@ def jitter(
     if not 1 <= factor < math.inf:
         raise ValueError(f"factor must be at least 1, got {factor}")
     axes = 1 if shared else coords.shape[-1]
-    return coords.double() * (_uniform(coords, axes, generator) * math.log(factor)).exp()
+    return coords.double() * (_uniform(coords, (*coords.shape[:-2], 1, axes), generator) * math.log(factor)).exp()
+
+
+def subsample(
+    coords: Int[Tensor, "*batch n 1"], length: int, *, generator: torch.Generator | None = None
+) -> Int[Tensor, "*batch n 1"]:
+    """Replaces positions by a random subset of ``0 ... length - 1`` in order: position ``i`` becomes its ``i``-th.
+
+    A model that learns so has seen all positions of a longer range. Equal positions stay equal, so packed and padded
+    rows keep their meaning.
+
+    Args:
+        coords: Positions from 0 to less than the number of tokens.
+        length: Size of the longer range, at least the number of tokens.
+        generator: Source of random numbers.
+
+    Raises:
+        ValueError: If ``length`` is less than the number of tokens, or a position is out of range.
+        TypeError: If the positions are not integers.
+
+    Example:
+        >>> subsample(sequence_coords(5), 5)[:, 0]
+        tensor([0, 1, 2, 3, 4])
+
+    Reference:
+        Ruoss et al., Randomized positional encodings boost length generalization of transformers, 2023, sec. 3.
+        https://arxiv.org/abs/2305.16843
+    """
+    tokens = _check_positions(coords, length)
+    ranks = torch.rand(*coords.shape[:-2], length, generator=generator, device=coords.device).argsort(dim=-1)
+    chosen = ranks[..., :tokens].sort(dim=-1).values
+    return chosen.gather(-1, coords[..., 0].long())[..., None]
+
+
+def skip(
+    coords: Int[Tensor, "*batch n 1"], length: int, *, chunks: int = 2, generator: torch.Generator | None = None
+) -> Int[Tensor, "*batch n 1"]:
+    """Cuts positions into chunks at random and skips a random number of positions before each but the first.
+
+    Within a chunk positions stay neighbours, and a short row reaches up to ``length - 1``.
+
+    Args:
+        coords: Positions from 0 to less than the number of tokens.
+        length: Size of the range to be reached, at least the number of tokens.
+        chunks: Number of chunks, at most the number of tokens.
+        generator: Source of random numbers.
+
+    Raises:
+        ValueError: If ``length`` is less than the number of tokens, ``chunks`` not from 1 to that number, or a
+            position out of range.
+        TypeError: If the positions are not integers.
+
+    Example:
+        >>> skip(sequence_coords(5), 5)[:, 0]
+        tensor([0, 1, 2, 3, 4])
+
+    Reference:
+        Zhu et al., PoSE, 2023, sec. 3.2. https://arxiv.org/abs/2309.10400
+    """
+    tokens = _check_positions(coords, length)
+    if not 1 <= chunks <= max(tokens, 1):
+        raise ValueError(f"chunks ({chunks}) must be from 1 to the number of tokens ({tokens})")
+    rows, options = coords.shape[:-2], {"generator": generator, "device": coords.device}
+    starts = torch.rand(*rows, max(tokens - 1, 0), **options).argsort(dim=-1)[..., : chunks - 1].sort(dim=-1).values + 1
+    skipped, skips = torch.zeros(*rows, 1, dtype=torch.int64, device=coords.device), []
+    for share in torch.rand(chunks - 1, *rows, 1, dtype=torch.float64, **options):
+        skipped = skipped + (share * (length - tokens + 1 - skipped)).long()
+        skips.append(skipped)
+    own = (coords >= starts[..., None, :]).sum(-1)  # the chunk of each token
+    return coords.long() + torch.cat([torch.zeros_like(skipped), *skips], dim=-1).gather(-1, own)[..., None]
+
+
+def _check_positions(coords: Tensor, length: int) -> int:
+    """The number of tokens of coordinates that are positions below it."""
+    check_integers("coords", coords)
+    tokens = coords.shape[-2]
+    if coords.shape[-1] != 1:
+        raise ValueError(f"coords must have one axis, got shape {tuple(coords.shape)}")
+    if length < tokens:
+        raise ValueError(f"length ({length}) must be at least the number of tokens ({tokens})")
+    if (
+        tokens
+        and not torch.compiler.is_compiling()
+        and not coords.is_meta
+        and not 0 <= coords.min() <= coords.max() < tokens
+    ):
+        raise ValueError(
+            f"coords must be from 0 to {tokens - 1}, less than the number of tokens, got "
+            f"{coords.min().item()} to {coords.max().item()}"
+        )
+    return tokens
 
 
 def _row(numbers: Sequence[float], coords: Tensor) -> Float[Tensor, " a"]:
     return torch.tensor(numbers, dtype=torch.float64, device=coords.device)
 
 
-def _uniform(coords: Tensor, axes: int, generator: torch.Generator | None) -> Float[Tensor, "*batch 1 axes"]:
-    """Random numbers from -1 to 1, one for each row and axis."""
-    shape = (*coords.shape[:-2], 1, axes)
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device=coords.device) * 2 - 1
+def _uniform(coords: Tensor, shape: Sequence[int], generator: torch.Generator | None) -> Float[Tensor, "..."]:
+    """Random numbers from -1 to 1."""
+    return torch.rand(*shape, generator=generator, dtype=torch.float64, device=coords.device) * 2 - 1

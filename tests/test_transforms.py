@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from mmpos import grid_coords, jitter, normalise, rescale, shift, video_coords
+from mmpos import grid_coords, jitter, normalise, packed_coords, rescale, sequence_coords, shift, video_coords
+from mmpos.transforms import skip, subsample
 
 
 @pytest.mark.parametrize("by, sides", [("separate", (3, 5)), ("max", (5, 5)), ("min", (3, 3))])
@@ -57,3 +58,65 @@ def test_factors_spread_evenly_in_their_logarithm():
 def test_what_does_not_fit_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call(grid_coords(3, 5))
+
+
+def test_tokens_may_move_by_themselves():
+    coords = grid_coords(3, 5).expand(7, -1, -1)
+    moves = shift(coords, 0.5, per_token=True) - coords
+    assert moves.abs().max() <= 0.5
+    assert len(moves.unique()) == moves.numel()
+
+
+@pytest.mark.parametrize("transform", [subsample, skip])
+def test_positions_of_a_longer_range_keep_their_order(transform):
+    coords = sequence_coords(6).expand(500, -1, -1)
+    got = transform(coords, 11, generator=torch.Generator().manual_seed(3))
+    again = transform(coords, 11, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(got, again)
+    assert got.dtype == torch.int64
+    assert got.shape == (500, 6, 1)
+    assert (got.diff(dim=-2) > 0).all()
+    assert (got.min(), got.max()) == (0, 10)
+    assert len({tuple(row) for row in got[..., 0].tolist()}) > 20  # each row by its own draw
+    torch.testing.assert_close(transform(sequence_coords(6), 6), sequence_coords(6))
+
+
+def test_a_subset_is_any_with_equal_chance():
+    got = subsample(sequence_coords(2).expand(30000, -1, -1), 4)[..., 0]
+    pairs, counts = got.unique(dim=0, return_counts=True)
+    assert pairs.tolist() == [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
+    assert (counts.double() / 30000 - 1 / 6).abs().max() < 0.011  # 5 standard errors
+
+
+def test_a_skip_keeps_chunks_together():
+    steps = skip(sequence_coords(50).expand(300, -1, -1), 1000, chunks=3)[..., 0].diff(dim=-1)
+    assert ((steps > 1).sum(-1) <= 2).all()
+    assert ((steps > 1).sum(-1) == 2).float().mean() > 0.9
+    assert skip(sequence_coords(50), 1000, chunks=1)[..., 0].tolist() == list(range(50))
+    # The first skip is even from 0 to length - n, the second even from there on.
+    jumps = skip(sequence_coords(4).expand(30000, -1, -1), 8, chunks=4)[..., 0].diff(dim=-1) - 1
+    first = torch.bincount(jumps[:, 0], minlength=5).double() / 30000
+    assert (first - 0.2).abs().max() < 0.012
+    second = torch.bincount(jumps[jumps[:, 0] == 3, 1], minlength=2).double()
+    assert (second / second.sum() - 0.5).abs().max() < 0.04
+
+
+@pytest.mark.parametrize("transform", [subsample, skip])
+def test_documents_of_a_row_keep_their_meaning(transform):
+    coords, _ = packed_coords([3, 5])
+    got = transform(coords, 40)[:, 0]
+    assert torch.equal(got[:3], got[3:6])
+
+
+@pytest.mark.parametrize("transform", [subsample, skip])
+def test_positions_that_cannot_be_moved_are_refused(transform):
+    with pytest.raises(ValueError, match=r"length \(5\) must be at least the number of tokens \(6\)"):
+        transform(sequence_coords(6), 5)
+    with pytest.raises(ValueError, match="coords must be from 0 to 5, less than the number of tokens, got 2 to 7"):
+        transform(sequence_coords(6, offset=2), 50)
+    with pytest.raises(TypeError, match="coords must hold integers"):
+        transform(sequence_coords(6).double(), 50)
+    with pytest.raises(ValueError, match=r"coords must have one axis, got shape \(15, 2\)"):
+        transform(grid_coords(3, 5), 50)
+    with pytest.raises(ValueError, match=r"chunks \(7\) must be from 1 to the number of tokens \(6\)"):
+        skip(sequence_coords(6), 50, chunks=7)
