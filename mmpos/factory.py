@@ -12,6 +12,7 @@ from .encodings import (
     AdditiveEncoding,
     ALiBi,
     AttentionBias,
+    Encoding,
     LearnedTable,
     LogitScale,
     RoPE,
@@ -24,7 +25,7 @@ from .values import check_arguments, listed, suggest, to_value
 Kind = Literal["additive", "rotary", "bias", "scale"]
 Slot = dict[str, Any] | Callable[..., nn.Module] | None
 
-INTERFACES: dict[Kind, type[nn.Module]] = {
+INTERFACES: dict[Kind, type[Encoding]] = {
     "additive": AdditiveEncoding,
     "rotary": RotaryEncoding,
     "bias": AttentionBias,
@@ -120,7 +121,7 @@ def build(
     num_kv_heads: int | None = None,
     head_dim: int | None = None,
     size: tuple[int, ...] | None = None,
-) -> nn.Module | None:
+) -> Encoding | None:
     """Fills a slot: from a spec as it stands in YAML, from a callable, or with nothing.
 
     Args:
@@ -251,7 +252,7 @@ def _check_kind(kind: str) -> None:
         raise ValueError(f"unknown kind {suggest(str(kind), INTERFACES)}")
 
 
-def _check_built(module: nn.Module, kind: Kind, name: str) -> nn.Module:
+def _check_built(module: nn.Module, kind: Kind, name: str) -> Encoding:
     if not isinstance(module, INTERFACES[kind]):
         raise ValueError(f"{name} is no {INTERFACES[kind].__name__} and cannot stand in the {kind} slot")
     return module

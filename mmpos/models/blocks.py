@@ -3,7 +3,7 @@
 Nothing here knows a modality: a model forms the coordinates of its tokens and hands them in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -15,7 +15,7 @@ from timm.layers.mlp import Mlp
 from torch import Tensor, nn
 
 from ..attend import Attention
-from ..encodings import AttentionBias, LogitScale, RotaryEncoding, Rotation
+from ..encodings import AttentionBias, Encoding, LogitScale, RotaryEncoding, Rotation
 from ..factory import Kind, Slot, build
 
 LAYER_NORM = partial(nn.LayerNorm, eps=1e-6)
@@ -57,10 +57,12 @@ class StackEncodings(nn.Module):
         scale: Slot of what multiplies the logits.
         additive_to: Where the additive encoding enters: "tokens" takes it once, before the first layer, by `add`;
             with "queries_keys" every layer adds it to what its queries and keys are made of, as DETR does.
+        layers: Slots in which layers differ: a pattern that repeats over the depth, such as
+            ``[{}, {}, {"rotary": None}]``. A slot that an entry leaves out is the common one.
 
     Raises:
         ValueError: If a spec does not fit its slot, ``per_layer`` is not true or false or stands in ``additive``, which
-            is evaluated once, or ``additive_to`` is unknown.
+            is evaluated once, ``additive_to`` is unknown, or ``layers`` has another slot than the last three.
 
     Example:
         >>> rope, alibi = {"name": "RoPE", "axes": 2}, {"name": "ALiBi", "axes": 2}
@@ -84,6 +86,7 @@ class StackEncodings(nn.Module):
         bias: Slot = None,
         scale: Slot = None,
         additive_to: AdditiveTo = "tokens",
+        layers: Sequence[Mapping[str, Slot]] | None = None,
     ):
         super().__init__()
         if isinstance(additive, dict) and "per_layer" in additive:
@@ -93,9 +96,18 @@ class StackEncodings(nn.Module):
         make = partial(build, dim=dim, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, size=size)
         self.depth, self.additive_to = depth, additive_to
         self.additive = make(additive, kind="additive")
-        self.rotary = _make_layers(make, rotary, "rotary", depth)
-        self.bias = _make_layers(make, bias, "bias", depth)
-        self.scale = _make_layers(make, scale, "scale", depth)
+        pattern = layers or [{}]
+        for slot in (slot for entry in pattern for slot in entry):
+            if slot not in ("rotary", "bias", "scale"):
+                raise ValueError(f"layers may differ in rotary, bias and scale, got {slot!r}")
+        specs = {
+            kind: [pattern[layer % len(pattern)].get(kind, common) for layer in range(depth)]
+            for kind, common in (("rotary", rotary), ("bias", bias), ("scale", scale))
+        }
+        self.rotary, rotary_of = _make_layers(make, specs["rotary"], "rotary")
+        self.bias, bias_of = _make_layers(make, specs["bias"], "bias")
+        self.scale, scale_of = _make_layers(make, specs["scale"], "scale")
+        self.layers = list(zip(rotary_of, bias_of, scale_of, strict=True))
 
     def add(
         self,
@@ -114,8 +126,9 @@ class StackEncodings(nn.Module):
         if self.additive is not None:
             self.additive = self.additive.resize(*size)
         for slot in (self.rotary, self.bias, self.scale):
-            for layer, encoding in enumerate(slot):
-                slot[layer] = encoding.resize(*size)
+            for number, encoding in enumerate(slot):
+                assert isinstance(encoding, Encoding)
+                slot[number] = encoding.resize(*size)
 
     def forward(
         self,
@@ -133,12 +146,14 @@ class StackEncodings(nn.Module):
         rotations = [rope(coords, length=length).with_prefix(num_prefix_tokens) for rope in self.rotary]
         prefix = (num_prefix_tokens, 0, num_prefix_tokens, 0)
         biases = [bias if bias.needs else F.pad(bias(coords, coords), prefix) for bias in self.bias]
-        added = []
+        added = None
         if self.additive is not None and self.additive_to == "queries_keys":
             places = coords if additive_coords is None else additive_coords
-            added = [F.pad(self.additive(places, length=length), (0, 0, num_prefix_tokens, 0))]
-        slots = [_share(results, self.depth) for results in (rotations, biases, list(self.scale), added)]
-        return [LayerEncodings(*results) for results in zip(*slots, strict=True)]
+            added = F.pad(self.additive(places, length=length), (0, 0, num_prefix_tokens, 0))
+        return [
+            LayerEncodings(_pick(rotations, rotary), _pick(biases, bias), _pick(list(self.scale), scale), added)
+            for rotary, bias, scale in self.layers
+        ]
 
 
 class Block(nn.Module):
@@ -236,24 +251,38 @@ def no_weight_decay_names(model: nn.Module) -> set[str]:
     return names
 
 
-def _make_layers(make: Callable[..., nn.Module | None], spec: Slot, kind: Kind, depth: int) -> nn.ModuleList:
-    """No module for an empty slot, one that all layers share, or one for each layer."""
-    chosen = None
-    if isinstance(spec, dict) and "per_layer" in spec:
-        chosen = spec["per_layer"]
-        spec = {key: value for key, value in spec.items() if key != "per_layer"}
-        if not isinstance(chosen, bool):
-            raise ValueError(f"per_layer of the {kind} slot must be true or false, got {chosen!r}")
-    modules = [make(spec, kind=kind)]
-    if _learns_rotation(modules[0]) and not isinstance(spec, nn.Module) if chosen is None else chosen:
-        modules += [make(spec, kind=kind) for _ in range(depth - 1)]
-    return nn.ModuleList(module for module in modules if module is not None)
+def _make_layers(
+    make: Callable[..., Encoding | None], specs: Sequence[Slot], kind: Kind
+) -> tuple[nn.ModuleList, list[int | None]]:
+    """The modules of a slot, and the number of each layer's: None where it is empty, the same for equal specs."""
+    modules, numbers = nn.ModuleList(), []
+    shared: list[tuple[Slot, int]] = []
+    for spec in specs:
+        number = next((known for other, known in shared if other is spec or other == spec), None)
+        if number is None and spec is not None:
+            plain, per_layer = _without_per_layer(spec, kind)
+            module = make(plain, kind=kind)
+            if module is not None:
+                modules.append(module)
+                number = len(modules) - 1
+                if not (_learns_rotation(module) and module is not spec if per_layer is None else per_layer):
+                    shared.append((spec, number))
+        numbers.append(number)
+    return modules, numbers
+
+
+def _without_per_layer(spec: Slot, kind: Kind) -> tuple[Slot, bool | None]:
+    """The spec, and whether it says that every layer has a module of its own."""
+    if not isinstance(spec, dict) or "per_layer" not in spec:
+        return spec, None
+    if not isinstance(spec["per_layer"], bool):
+        raise ValueError(f"per_layer of the {kind} slot must be true or false, got {spec['per_layer']!r}")
+    return {key: value for key, value in spec.items() if key != "per_layer"}, spec["per_layer"]
 
 
 def _learns_rotation(encoding: nn.Module | None) -> bool:
     return isinstance(encoding, RotaryEncoding) and any(True for _ in encoding.parameters())
 
 
-def _share(results: list[Any], depth: int) -> list[Any]:
-    """One result for each layer, from none, one for all, or one each."""
-    return results if len(results) == depth else (results or [None]) * depth
+def _pick(results: Sequence[Any], number: int | None) -> Any:
+    return None if number is None else results[number]

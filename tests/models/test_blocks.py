@@ -245,3 +245,33 @@ def test_a_stack_is_resized_for_another_grid():
     stack.resize(7, 3)
     assert torch.equal(stack.additive.weight, table.resize(7, 3).weight)
     assert stack.rotary[0] is rope
+
+
+def test_layers_may_differ_in_a_pattern_and_equal_ones_share():
+    pattern = [{}, {"rotary": {**ROPE, "base": 10.0}}, {"rotary": None, "bias": ALIBI}]
+    stack = StackEncodings(depth=7, rotary=ROPE, layers=pattern, **SIZES)
+    assert [rope.base for rope in stack.rotary] == [100.0, 10.0]
+    calls = count_calls([*stack.rotary, *stack.bias])
+    layers = stack(COORDS)
+    assert len(calls) == 3
+    for layer in (0, 3, 6):
+        assert layers[layer].rotation is layers[0].rotation
+        assert layers[layer].bias is None
+    assert layers[1].rotation is layers[4].rotation is not layers[0].rotation
+    assert layers[2].rotation is None
+    assert layers[2].bias is layers[5].bias
+    torch.testing.assert_close(layers[5].bias, mmpos.ALiBi(3, axes=2)(COORDS, COORDS))
+    torch.testing.assert_close(layers[4].rotation.cos, mmpos.RoPE(16, axes=2, base=10.0)(COORDS).cos)
+
+
+def test_layers_of_a_pattern_may_each_learn_their_own():
+    stack = StackEncodings(depth=4, layers=[{"rotary": MIXED}, {"rotary": {**MIXED, "per_layer": False}}], **SIZES)
+    assert len(stack.rotary) == 3
+    first, second, third, fourth = stack(COORDS)
+    assert second.rotation is fourth.rotation
+    assert not torch.equal(first.rotation.cos, third.rotation.cos)
+
+
+def test_a_pattern_holds_slots_of_layers_only():
+    with pytest.raises(ValueError, match="layers may differ in rotary, bias and scale, got 'additive'"):
+        StackEncodings(depth=2, layers=[{"additive": None}], **SIZES)
