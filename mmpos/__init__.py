@@ -8,41 +8,68 @@ import importlib
 
 from . import scaling
 from .attend import Attention, attention
-from .coords import grid_coords, packed_coords, padded_coords, sequence_coords, video_coords, volume_coords
+from .coords import (
+    grid_coords,
+    packed_coords,
+    padded_coords,
+    sequence_coords,
+    sphere_coords,
+    video_coords,
+    volume_coords,
+)
 from .encodings import (
+    TAPE,
     AdditiveEncoding,
     ALiBi,
     AttentionBias,
+    Concat,
+    CoordinateMLP,
+    FactorizedTable,
+    Fourier,
+    GaussianFourier,
+    LearnableFourier,
     LearnedTable,
     LogitScale,
+    Octaves,
     RoPE,
     RotaryEncoding,
     Rotation,
     Sinusoidal,
+    Sum,
+    Time2Vec,
 )
 from .encodings.rotary import XPos
 from .factory import Encodings, create_encoding, list_encodings, load_encodings, register_encoding
-from .frequencies import Bands, Geometric, Periods
+from .frequencies import Bands, Geometric, Harmonics, Periods
 from .layout import convert_layout
 from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
-from .transforms import jitter, normalise, rescale, shift, skip, subsample
+from .transforms import jitter, normalise, normalise_padded, rescale, shift, skip, subsample
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "TAPE",
     "ALiBi",
     "AdditiveEncoding",
     "Attention",
     "AttentionBias",
     "Axial",
     "Bands",
+    "Concat",
+    "CoordinateMLP",
     "Encodings",
+    "FactorizedTable",
+    "Fourier",
+    "GaussianFourier",
     "Geometric",
     "Given",
+    "Harmonics",
+    "LearnableFourier",
     "Learned",
     "LearnedTable",
     "LogitScale",
     "Mixed",
+    "Octaves",
     "Periods",
     "RoPE",
     "RotaryEncoding",
@@ -50,6 +77,8 @@ __all__ = [
     "Sections",
     "Shared",
     "Sinusoidal",
+    "Sum",
+    "Time2Vec",
     "XPos",
     "attention",
     "convert_layout",
@@ -59,6 +88,7 @@ __all__ = [
     "list_encodings",
     "load_encodings",
     "normalise",
+    "normalise_padded",
     "packed_coords",
     "padded_coords",
     "register_encoding",
@@ -67,6 +97,7 @@ __all__ = [
     "sequence_coords",
     "shift",
     "skip",
+    "sphere_coords",
     "subsample",
     "video_coords",
     "volume_coords",

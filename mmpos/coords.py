@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 
@@ -212,6 +212,73 @@ def padded_coords(mask: Bool[Tensor, "b *grid"], *, device: torch.device | str |
     mask = mask.to(device=device)
     counts = [(mask.cumsum(axis) - 1).where(mask, 0) for axis in range(1, mask.ndim)]
     return torch.stack(counts, dim=-1).flatten(1, -2)
+
+
+def sphere_coords(
+    latitude: Shaped[Tensor, "..."] | float | Sequence[float],
+    longitude: Shaped[Tensor, "..."] | float | Sequence[float],
+    *,
+    device: torch.device | str | None = None,
+) -> Float[Tensor, "*batch n 3"]:
+    """Unit vectors (z, y, x) of places on a sphere: z to the north pole, x to longitude 0, y to 90 degrees east.
+
+    Near places have near coordinates: there is no seam at 180 degrees, and a pole is one point whatever the longitude.
+    At multiples of 90 degrees coordinates are exact.
+
+    Args:
+        latitude: Degrees north of the equator, from -90 to 90. Shapes ``(..., n)`` broadcast; a number is one token.
+        longitude: Degrees east, any number; 180 and -180 are the same.
+        device: Where the result lies; the device of a tensor among the two unless given.
+
+    Returns:
+        ``(..., n, 3)`` in float64: ``(sin lat, cos lat sin lon, cos lat cos lon)``. The tokens of a grid of latitudes
+        and longitudes stand row by row in ``sphere_coords(latitude[:, None], longitude).flatten(0, 1)``.
+
+    Raises:
+        ValueError: If a latitude is outside -90 to 90 (compiled and on the meta device such a place is NaN), or the
+            shapes do not broadcast.
+        TypeError: If they are boolean, complex or half precision.
+
+    Example:
+        >>> sphere_coords([0, 90, -30], longitude=[180, 12.5, 90])
+        tensor([[ 0.0000,  0.0000, -1.0000],
+                [ 1.0000,  0.0000,  0.0000],
+                [-0.5000,  0.8660,  0.0000]], dtype=torch.float64)
+    """
+    if device is None:
+        device = next((each.device for each in (latitude, longitude) if isinstance(each, Tensor)), None)
+    lat, lon = _degrees("latitude", latitude, device), _degrees("longitude", longitude, device)
+    try:
+        lat, lon = torch.broadcast_tensors(lat, lon)
+    except RuntimeError as error:
+        raise ValueError(
+            f"latitude and longitude must broadcast, got shapes {tuple(lat.shape)} and {tuple(lon.shape)}"
+        ) from error
+    outside = lat.abs() > 90
+    if not torch.compiler.is_compiling() and not lat.is_meta and outside.any():
+        raise ValueError(f"latitude must be from -90 to 90 degrees, got {lat[outside][0].item():g}")
+    (z, radius), (east, front) = _sin_cos(lat.masked_fill(outside, torch.nan)), _sin_cos(lon)
+    # Adding 0 turns the zeros that have a sign into those that have none.
+    coords = torch.stack([z, radius * east, radius * front], dim=-1) + 0.0
+    return coords if coords.ndim > 1 else coords[None]
+
+
+def _degrees(name: str, value: Tensor | float | Sequence[float], device) -> Float[Tensor, "..."]:
+    if isinstance(value, Tensor) and (
+        value.dtype == torch.bool or value.is_complex() or (value.is_floating_point() and value.dtype.itemsize < 4)
+    ):
+        raise TypeError(f"{name} must be degrees in integers, float32 or float64, got {value.dtype}")
+    return torch.as_tensor(value, dtype=torch.float64, device=device)
+
+
+def _sin_cos(degrees: Float[Tensor, "*shape"]) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+    """Sine and cosine, exact at multiples of 90 degrees: what is left of whole quarters is exact and at most 45."""
+    quarters = (degrees / 90).round()
+    rest = torch.deg2rad(degrees - 90 * quarters)
+    sin, cos, quarters = rest.sin(), rest.cos(), quarters.remainder(4)
+    odd = quarters.remainder(2) == 1
+    sin, cos = cos.where(odd, sin), sin.where(odd, cos)
+    return (-sin).where(quarters >= 2, sin), (-cos).where((quarters == 1) | (quarters == 2), cos)
 
 
 def _lattice(sizes: dict[str, int], spacing, origin, device) -> Shaped[Tensor, "n a"]:

@@ -1,7 +1,7 @@
 """Encodings by name: one table for Python, YAML and users' own."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -9,15 +9,24 @@ from typing import Any, Literal, NamedTuple
 from torch import nn
 
 from .encodings import (
+    TAPE,
     AdditiveEncoding,
     ALiBi,
     AttentionBias,
+    Concat,
+    CoordinateMLP,
     Encoding,
+    FactorizedTable,
+    Fourier,
+    GaussianFourier,
+    LearnableFourier,
     LearnedTable,
     LogitScale,
     RoPE,
     RotaryEncoding,
     Sinusoidal,
+    Sum,
+    Time2Vec,
 )
 from .presets import PRESETS
 from .values import check_arguments, listed, suggest, to_value
@@ -33,11 +42,23 @@ INTERFACES: dict[Kind, type[Encoding]] = {
 }
 
 ENCODINGS: dict[str, tuple[Kind, Callable[..., nn.Module]]] = {
-    "Sinusoidal": ("additive", Sinusoidal),
+    "Concat": ("additive", Concat),
+    "CoordinateMLP": ("additive", CoordinateMLP),
+    "FactorizedTable": ("additive", FactorizedTable),
+    "Fourier": ("additive", Fourier),
+    "GaussianFourier": ("additive", GaussianFourier),
+    "LearnableFourier": ("additive", LearnableFourier),
     "LearnedTable": ("additive", LearnedTable),
+    "Sinusoidal": ("additive", Sinusoidal),
+    "Sum": ("additive", Sum),
+    "TAPE": ("additive", TAPE),
+    "Time2Vec": ("additive", Time2Vec),
     "RoPE": ("rotary", RoPE),
     "ALiBi": ("bias", ALiBi),
 }
+
+PARTS = "parts"
+"""The argument of a combination that holds specs of encodings of the same kind."""
 
 
 class Encodings(NamedTuple):
@@ -56,8 +77,8 @@ def list_encodings(kind: Kind | None = None) -> list[str]:
         ValueError: If the kind is unknown.
 
     Example:
-        >>> list_encodings(kind="additive")
-        ['LearnedTable', 'Sinusoidal']
+        >>> [name for name in list_encodings(kind="additive") if "Table" in name]
+        ['FactorizedTable', 'LearnedTable']
     """
     if kind is not None:
         _check_kind(kind)
@@ -107,7 +128,12 @@ def create_encoding(name: str, **arguments: Any) -> nn.Module:
         RoPE(head_dim=64, axes=2, base=10000.0, rotary_dim=64, layout='half')
     """
     factory, preset = _find(name)
-    arguments = preset | {key: to_value(value) for key, value in arguments.items()}
+    parts = (
+        {PARTS: _build_parts(arguments.pop(PARTS), arguments.get("on"), _kind(name), None, None)}
+        if PARTS in arguments
+        else {}
+    )
+    arguments = preset | parts | {key: to_value(value) for key, value in arguments.items()}
     check_arguments(name, factory, arguments)
     return factory(**arguments)
 
@@ -147,7 +173,7 @@ def build(
     if isinstance(spec, nn.Module):
         return _check_built(spec, kind, type(spec).__name__)
     if isinstance(spec, Mapping):
-        arguments = {key: to_value(value) for key, value in spec.items() if key != "name"}
+        arguments = {key: value if key == PARTS else to_value(value) for key, value in spec.items() if key != "name"}
         name = spec.get("name")
         if not isinstance(name, str):
             raise ValueError(
@@ -166,12 +192,13 @@ def build(
         if dim % num_heads and "head_dim" in known and "head_dim" not in {**bound, **arguments}:
             raise ValueError(f"dim ({dim}) must be a multiple of num_heads ({num_heads}) where no head_dim is given")
     sizes = {"dim": dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads or num_heads, "head_dim": head_dim}
-    sizes = {
-        key: value
-        for key, value in {**sizes, "size": size}.items()
-        if key in known and key not in bound and value is not None
-    }
+    sizes |= {"size": size, "window": size}
+    sizes = {key: value for key, value in sizes.items() if key in known and key not in bound and value is not None}
     arguments = preset | sizes | arguments
+    if PARTS in arguments:
+        arguments[PARTS] = _build_parts(
+            arguments[PARTS], arguments.get("on"), kind, dim if name == "Sum" else None, size
+        )
     check_arguments(name, factory, arguments)
     return _check_built(factory(**arguments), kind, name)
 
@@ -224,6 +251,22 @@ def _load_slots(where: str, slots: Mapping, sizes: dict[str, Any]) -> Encodings:
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}.{kind}: {error}") from error
     return Encodings(**built)
+
+
+def _build_parts(
+    parts: Any, on: Sequence[Sequence[int]] | None, kind: Kind, dim: int | None, size: tuple[int, ...] | None
+) -> list[Encoding]:
+    """What a combination is made of; a part gets the size of the axes that it is on."""
+    if isinstance(parts, str) or not isinstance(parts, Sequence):
+        raise TypeError(f"{PARTS} must be a list of encodings, got {parts!r}")
+    built = []
+    for number, part in enumerate(parts):
+        own = size if size is None or on is None or number >= len(on) else tuple(size[axis] for axis in on[number])
+        encoding = build(part, kind=kind, dim=dim, size=own)
+        if encoding is None:
+            raise ValueError(f"{PARTS} must be encodings, got null")
+        built.append(encoding)
+    return built
 
 
 def _names() -> list[str]:

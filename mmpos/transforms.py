@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from .coords import check_integers
@@ -44,6 +44,43 @@ def normalise(
     return (coords.double() + 0.5) / _row(sides, coords) * 2 - 1
 
 
+def normalise_padded(
+    coords: Shaped[Tensor, "b n a"], mask: Bool[Tensor, "b *grid"], *, offset: float = 1.0, eps: float = 1e-6
+) -> Float[Tensor, "b n a"]:
+    """Maps positions in padded rows to their share of what is real: ``(coord + offset) / (count + eps)``; pads get 0.
+
+    ``count`` is the number of real cells on the line along an axis through the token. So an image that fills a part
+    of its row covers the range from 0 to 1, as one that fills all of it does.
+
+    Args:
+        coords: Positions of real cells, counted from 0: ``padded_coords(mask)``.
+        mask: True where a token is real.
+        offset: 1, where DETR begins to count, or 0.5, the centres of cells, as Deformable DETR has it.
+        eps: Added to the count.
+
+    Raises:
+        TypeError: If the mask is not boolean.
+        ValueError: If the mask is not one of these coordinates.
+
+    Example:
+        >>> mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
+        >>> normalise_padded(padded_coords(mask), mask, offset=0.5, eps=0)[..., 0]
+        tensor([[0.2500, 0.7500, 0.0000, 0.0000],
+                [0.1250, 0.3750, 0.6250, 0.8750]], dtype=torch.float64)
+
+    Reference:
+        Carion et al., End-to-end object detection with transformers, 2020, sec. A.4, and its released code.
+        https://arxiv.org/abs/2005.12872
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean (True is a real token), got {mask.dtype}; use mask.bool()")
+    if (len(mask), mask[0:1].numel(), mask.ndim - 1) != (len(coords), coords.shape[-2], coords.shape[-1]):
+        raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit coords of shape {tuple(coords.shape)}")
+    counts = [mask.double().sum(axis, keepdim=True).expand_as(mask) for axis in range(1, mask.ndim)]
+    shares = (coords.double() + offset) / (torch.stack(counts, dim=-1).flatten(1, -2) + eps)
+    return shares.where(mask.flatten(1)[..., None], 0)
+
+
 def rescale(coords: Shaped[Tensor, "*batch n a"], factor: float | Sequence[float]) -> Float[Tensor, "*batch n a"]:
     """Multiplies coordinates by a factor, one for all axes or one for each.
 
@@ -62,14 +99,16 @@ def shift(
     coords: Shaped[Tensor, "*batch n a"],
     reach: float,
     *,
+    whole: bool = False,
     per_token: bool = False,
     generator: torch.Generator | None = None,
-) -> Float[Tensor, "*batch n a"]:
-    """Adds a random number from ``-reach`` to ``reach`` to each axis.
+) -> Shaped[Tensor, "*batch n a"]:
+    """Adds a random number from ``-reach`` to ``reach`` to each axis, or a whole one from 0 to ``reach``.
 
     Args:
         coords: Coordinates.
         reach: Largest shift in coordinate units.
+        whole: Whether the number is whole and not negative, as SHAPE has it; integer coordinates stay integers.
         per_token: Whether every token moves by itself, as CAPE's local shift has it, and not a row as a whole.
         generator: Source of random numbers.
 
@@ -83,8 +122,10 @@ def shift(
     """
     if not 0 <= reach < math.inf:
         raise ValueError(f"reach must not be negative, got {reach}")
-    drawn = coords.shape if per_token else (*coords.shape[:-2], 1, coords.shape[-1])
-    return coords.double() + _uniform(coords, drawn, generator) * reach
+    shape = coords.shape if per_token else (*coords.shape[:-2], 1, coords.shape[-1])
+    if whole:
+        return coords + torch.randint(int(reach) + 1, shape, generator=generator, device=coords.device)
+    return coords.double() + _uniform(coords, shape, generator) * reach
 
 
 def jitter(

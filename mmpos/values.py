@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from .encodings.additive import Octaves
 from .encodings.rotary import XPos
-from .frequencies import Bands, Geometric, Periods
+from .frequencies import Bands, Geometric, Harmonics, Periods
 from .scaling import NTK, ClipLow, DynamicNTK, Llama3, LongRoPE, PositionInterpolation, Proportional, RIFLEx, YaRN
 from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
 
@@ -19,11 +20,13 @@ VALUES: dict[str, Callable[..., Any]] = {
     "DynamicNTK": DynamicNTK,
     "Geometric": Geometric,
     "Given": Given,
+    "Harmonics": Harmonics,
     "Learned": Learned,
     "Llama3": Llama3,
     "LongRoPE": LongRoPE,
     "Mixed": Mixed,
     "NTK": NTK,
+    "Octaves": Octaves,
     "Periods": Periods,
     "PositionInterpolation": PositionInterpolation,
     "Proportional": Proportional,

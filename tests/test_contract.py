@@ -1,16 +1,48 @@
 import pytest
 
-from mmpos import create_encoding
+from mmpos import Fourier, LearnableFourier, LearnedTable, Octaves, Sinusoidal, create_encoding
 from mmpos.encodings.rotary import XPos
 from mmpos.factory import ENCODINGS
+from mmpos.frequencies import Bands, Geometric, Harmonics, Periods
 from mmpos.scaling import DynamicNTK, LongRoPE, YaRN
-from mmpos.spectra import Given, Learned, Mixed, Sections
+from mmpos.spectra import Axial, Given, Learned, Mixed, Sections
 from mmpos.testing import POINTS, check_encoding
 
 NAMES = sorted(ENCODINGS)  # before tests register encodings of their own
 
 CONFIGURATIONS = {
     "ALiBi": [{"num_heads": 5}, {"num_heads": 12, "axes": 2}, {"num_heads": 8, "axes": 3}],
+    "Concat": [
+        {"parts": [Sinusoidal(12), LearnableFourier(8, fourier_dim=6)], "on": [(1,), (0, 2)]},
+        {"parts": [LearnedTable(3, 5), LearnedTable(4, (7, 5))], "on": [(0,), (1, 0)]},
+        {"parts": [Fourier(num_bands=2, axes=2, include_coords=True), Sinusoidal(8, axes=2)]},
+    ],
+    "CoordinateMLP": [
+        {"dim": 10},
+        {"dim": 7, "axes": 2, "hidden_dim": None},
+        {"dim": 6, "axes": 3, "hidden_dim": 11},
+    ],
+    "FactorizedTable": [{"dim": 10, "size": 17}, {"dim": 6, "size": (7, 5)}, {"dim": 5, "size": (3, 4, 2)}],
+    "Fourier": [
+        {"num_bands": 4},
+        {"axes": 2, "num_bands": 3, "bands": Bands(14), "include_coords": True, "order": "wave band axis"},
+        {
+            "dim": 10,
+            "axes": 3,
+            "num_bands": 4,
+            "bands": (Geometric(100.0), Octaves(times_pi=False), Bands(9, "octaves")),
+        },
+    ],
+    "GaussianFourier": [
+        {"dim": 12},
+        {"dim": 10, "axes": 3, "sigma": 0.3, "learned": True},
+        {"dim": 10, "axes": 1, "sigma": 2.0, "learned": True},
+    ],
+    "LearnableFourier": [
+        {"dim": 10, "axes": 1, "fourier_dim": 6, "hidden_dim": 7},
+        {"dim": 12, "axes": 2},
+        {"dim": 12, "axes": 4, "groups": 2, "fourier_dim": 14, "hidden_dim": 9, "gamma": 3.0},
+    ],
     "LearnedTable": [{"dim": 10, "size": 17}, {"dim": 6, "size": (7, 5)}, {"dim": 5, "size": (3, 4, 2)}],
     "RoPE": [
         {"head_dim": 16},
@@ -24,7 +56,21 @@ CONFIGURATIONS = {
         {"head_dim": 12, "scaling": LongRoPE((1, 1, 1, 2, 3, 4), (1, 2, 3, 4, 5, 6), train_length=100, factor=4)},
         {"head_dim": 10, "xpos": XPos()},
     ],
-    "Sinusoidal": [{"dim": 14}, {"dim": 20, "axes": 2, "base": 100.0}, {"dim": 18, "axes": 3}],
+    "Sinusoidal": [
+        {"dim": 14},
+        {"dim": 20, "axes": 2, "base": 100.0},
+        {"dim": 5, "uneven": "odd"},
+        {"dim": 10, "axes": 3, "uneven": "round_up"},
+        {"dim": 16, "axes": 2, "layout": "axis_half", "cos_first": True, "spectrum": Axial(order=(1, 0))},
+        {"dim": 13, "axes": 2, "layout": "half", "learned_scale": True, "spectrum": Given(((1, 0.3), (0, 0.5)))},
+        {"dim": 8, "spectrum": Axial(series=Harmonics(24))},
+    ],
+    "Sum": [
+        {"parts": [Sinusoidal(12), LearnedTable(12, (7, 5))], "on": [(0,), (1, 2)]},
+        {"parts": [Sinusoidal(12, axes=2), Fourier(12, axes=2, num_bands=3)]},
+    ],
+    "TAPE": [{"dim": 14}],
+    "Time2Vec": [{"dim": 9}, {"dim": 2, "start": Periods(1, 100), "wave": "cosine"}],
 }
 
 

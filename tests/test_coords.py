@@ -1,9 +1,12 @@
 import itertools
+import math
 
+import mpmath
 import pytest
 import torch
 
 from mmpos import grid_coords, packed_coords, padded_coords, sequence_coords, video_coords, volume_coords
+from mmpos.coords import sphere_coords
 
 
 def lattice(sizes, spacing=None, origin=None):
@@ -193,3 +196,100 @@ def test_arguments_are_not_modified():
 def test_bad_input_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+# The sphere
+
+
+def on_sphere(latitude, longitude):
+    """The definition in 40 digits: (z, y, x)."""
+    with mpmath.workdps(40):
+        lat, lon = (mpmath.mpf(degrees) * mpmath.pi / 180 for degrees in (latitude, longitude))
+        return [
+            float(mpmath.sin(lat)),
+            float(mpmath.cos(lat) * mpmath.sin(lon)),
+            float(mpmath.cos(lat) * mpmath.cos(lon)),
+        ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_places_on_a_sphere_are_unit_vectors(dtype):
+    latitude = (torch.rand(300, dtype=dtype) * 2 - 1) * 90
+    longitude = (torch.rand(300, dtype=dtype) * 2 - 1) * 720
+    coords = sphere_coords(latitude, longitude)
+    assert (coords.dtype, coords.shape) == (torch.float64, (300, 3))
+    want = [on_sphere(*place) for place in zip(latitude.tolist(), longitude.tolist(), strict=True)]
+    torch.testing.assert_close(coords, torch.tensor(want, dtype=torch.float64), atol=2**-52, rtol=0)
+    torch.testing.assert_close(coords.norm(dim=-1), torch.ones(300, dtype=torch.float64), atol=2**-51, rtol=0)
+
+
+def test_quarters_of_a_sphere_are_exact():
+    east = {
+        0: (0, 1),
+        90: (1, 0),
+        180: (0, -1),
+        270: (-1, 0),
+        360: (0, 1),
+        -90: (-1, 0),
+        -180: (0, -1),
+        90 * 10**9: (0, 1),
+    }
+    for longitude, (y, x) in east.items():
+        coords = sphere_coords([0, 90, -90], longitude)
+        assert coords.tolist() == [[0, y, x], [1, 0, 0], [-1, 0, 0]]
+        assert not coords[coords == 0].signbit().any()
+
+
+def test_there_is_no_seam_and_a_pole_is_one_point():
+    latitude = torch.linspace(-90, 90, 37, dtype=torch.float64)
+    for east, west in ((180, -180), (190, -170), (359, -1), (540, 180)):
+        assert torch.equal(sphere_coords(latitude, east), sphere_coords(latitude, west))
+    near = sphere_coords(latitude, 179.999) - sphere_coords(latitude, -179.999)
+    assert near.norm(dim=-1).max() < math.radians(0.002) * 1.01
+    poles = sphere_coords(torch.tensor([[90.0], [-90.0]]), torch.rand(50) * 360)
+    assert torch.equal(poles, poles[:, :1].expand(2, 50, 3))
+
+
+def test_places_may_be_numbers_sequences_or_tensors_that_broadcast():
+    assert sphere_coords(45, 30.5).shape == (1, 3)
+    assert torch.equal(sphere_coords([45, -10], 30), sphere_coords(torch.tensor([45.0, -10.0]), torch.tensor([30, 30])))
+    latitude, longitude = torch.tensor([60, 0, -60]), torch.tensor([10.0, 20.0, 30.0, 40.0])
+    coords = sphere_coords(latitude[:, None], longitude).flatten(0, 1)
+    for i, j in itertools.product(range(3), range(4)):
+        assert coords[4 * i + j].tolist() == sphere_coords(latitude[i].item(), longitude[j].item())[0].tolist()
+    assert sphere_coords(torch.zeros(2, 0), 5).shape == (2, 0, 3)
+    assert sphere_coords(torch.zeros(7, device="meta"), 5).is_meta
+    assert sphere_coords(1, 2, device="meta").is_meta
+
+
+def test_gradients_reach_latitude_and_longitude():
+    places = [torch.tensor([12.5, -70.0], dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradcheck(sphere_coords, places)
+
+
+def test_a_place_that_is_no_number_is_nan_and_alone_so():
+    coords = sphere_coords([math.nan, 10, 10], [5, math.inf, 5])
+    assert coords[0].isnan().all()
+    assert coords[1, 1:].isnan().all()
+    assert coords[2].isfinite().all()
+
+
+def test_compiled_a_latitude_out_of_range_is_nan():
+    compiled = torch.compile(sphere_coords, fullgraph=True, backend="aot_eager")
+    coords = compiled(torch.tensor([90.0, 91.0, -90.5]), torch.tensor(0.0))
+    assert coords.isnan().tolist() == [[False] * 3, [True] * 3, [True] * 3]
+
+
+@pytest.mark.parametrize(
+    "latitude, longitude, error, message",
+    [
+        (91, 0, ValueError, "latitude must be from -90 to 90 degrees, got 91"),
+        ([45.0, -90.001], 0, ValueError, "latitude must be from -90 to 90 degrees, got -90.001"),
+        ([1, 2, 3], [1, 2], ValueError, r"latitude and longitude must broadcast, got shapes \(3,\) and \(2,\)"),
+        (torch.zeros(3, dtype=torch.bfloat16), 0, TypeError, "latitude must be degrees in .*, got torch.bfloat16"),
+        (0, torch.zeros(3, dtype=torch.bool), TypeError, "longitude must be degrees in .*, got torch.bool"),
+    ],
+)
+def test_places_that_are_none_are_refused(latitude, longitude, error, message):
+    with pytest.raises(error, match=message):
+        sphere_coords(latitude, longitude)

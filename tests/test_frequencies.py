@@ -1,13 +1,16 @@
 import itertools
 import math
+from decimal import Decimal
 
 import mpmath
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmpos.frequencies import Geometric
-from mmpos.spectra import Axial, Given
+from mmpos import RoPE
+from mmpos.frequencies import Bands, Geometric, Harmonics, Pair, Periods, Spectrum
+from mmpos.scaling import NTK
+from mmpos.spectra import Axial, Given, Shared
 
 FAR = (10, 4095, 131071, 10**6, 10**9, 2**31 - 1)
 BASES = (10000.0, 100, 500000.0, 1e6, 0.5)
@@ -57,6 +60,39 @@ def test_geometric_series_is_right_to_fifty_digits(base, width):
     with mpmath.workdps(70):
         for (got, _), true in zip(Geometric(base).pairs(width // 2), published(base, width, 1)[0], strict=True):
             assert abs(mpmath.mpf(str(got)) / true - 1) < mpmath.mpf(10) ** -50
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("num_pairs", [1, 2, 7, 32])
+def test_geometric_series_with_endpoint_or_width_is_right_to_fifty_digits(base, num_pairs):
+    wider = 2 * num_pairs + 3
+    with mpmath.workdps(70):
+        ends = [mpmath.mpf(base) ** (mpmath.mpf(-i) / max(num_pairs - 1, 1)) for i in range(num_pairs)]
+        parts = [mpmath.mpf(base) ** (mpmath.mpf(-2 * i) / wider) for i in range(num_pairs)]
+        for series, want in ((Geometric(base, endpoint=True), ends), (Geometric(base, width=wider), parts)):
+            for (got, _), true in zip(series.pairs(num_pairs), want, strict=True):
+                assert abs(mpmath.mpf(str(got)) / true - 1) < mpmath.mpf(10) ** -50
+    first = Geometric(base).pairs(40)[:num_pairs]
+    assert Geometric(base, width=80).pairs(num_pairs) == first
+
+
+def test_a_series_with_endpoint_has_no_base_for_ntk():
+    spectrum = Axial(series=Geometric(100.0, endpoint=True))
+    with pytest.raises(ValueError, match="NTK needs the base of a geometric series"):
+        RoPE(16, spectrum=spectrum, scaling=NTK(2))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"base": 0}, "base must be positive and finite, got 0"),
+        ({"width": 0}, "width must be positive, got 0"),
+        ({"width": 8, "endpoint": True}, "give endpoint or width, not both; got width=8"),
+    ],
+)
+def test_bad_geometric_series_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Geometric(**arguments)
 
 
 @pytest.mark.parametrize("width, axes, base", [(12, 1, 10000.0), (12, 2, 100.0), (12, 3, 10.0), (24, 3, 0.5)])
@@ -113,10 +149,102 @@ def test_phases_of_real_coordinates_are_exact(base, dtype):
     assert worst(axial(24, 2, base), plane, published(base, 24, 2)) < 1e-7
 
 
+def harmonics(period, num_pairs):
+    with mpmath.workdps(70):
+        return [2 * mpmath.pi * (i + 1) / mpmath.mpf(period) for i in range(num_pairs)]
+
+
+@pytest.mark.parametrize("period", [24, 360, 64, 365.2425, 0.3])
+def test_harmonics_are_exact(period):
+    freqs = harmonics(period, 9)
+    with mpmath.workdps(70):
+        for (got, place), true in zip(Harmonics(period).pairs(9), freqs, strict=True):
+            assert place is None
+            assert abs(mpmath.mpf(str(got)) / true - 1) < mpmath.mpf(10) ** -50
+    spectrum = Axial(series=Harmonics(period)).spectrum(18, 1, 1.0)
+    coords = torch.tensor([[sign * far] for far in (0, 1, 23, 359, *FAR) for sign in (1, -1)])
+    assert worst(spectrum, coords, [freqs]) < 1e-7
+    for dtype in (torch.float32, torch.float64):
+        real = torch.tensor([[0.3], [-0.7], [-1e-12], [359.9], [-17.25], [1e6 + 1 / 3]], dtype=dtype)
+        assert worst(spectrum, real, [freqs]) < 1e-7
+
+
+@pytest.mark.parametrize("period, num_pairs", [(7, 3), (24, 12), (360, 180), (365, 8), (1440, 5), (86400, 4)])
+def test_harmonics_have_no_seam(period, num_pairs):
+    """The same bits a whole number of periods apart, as far as int64 reaches."""
+    spectrum = Axial(series=Harmonics(period)).spectrum(2 * num_pairs, 1, 1.0)
+    coords = torch.arange(0, period, max(period // 400, 1))[:, None]
+    want = evaluate(spectrum, coords)
+    last = 2**31 // period - 1
+    for turns in (1, -1, 2, -2, 1000, -1000, last, -last, 2**63 // period - 1, -(2**63 // period)):
+        assert torch.equal(evaluate(spectrum, coords + turns * period), want), turns
+    assert torch.equal(evaluate(spectrum, (coords - period).to(torch.int32)), want)
+
+
+def test_a_seam_closes_on_its_own_axis_only():
+    """Degrees on the second axis, radians on the first."""
+    still = Decimal(0)
+    once, twice = (freq for freq, _ in Harmonics(360).pairs(2))
+    spectrum = Spectrum(((Pair((Decimal(1), still)), Pair((still, once)), Pair((still, twice))),))
+    assert spectrum.periods == (0, 360)
+    freqs = [(1, 0, 0), (0, *harmonics(360, 2))]
+    coords = torch.tensor([[1000, 1000], [-1000, -1000], [2**31 - 1, 1 - 2**31]])
+    assert worst(spectrum, coords, freqs) < 1e-7
+    assert torch.equal(evaluate(spectrum, coords), evaluate(spectrum, coords + torch.tensor([0, 720])))
+    assert not torch.equal(evaluate(spectrum, coords), evaluate(spectrum, coords + torch.tensor([720, 0])))
+
+
+def test_axes_that_share_a_pair_close_each():
+    spectrum = Shared(series=Harmonics(360)).spectrum(8, 2, 1.0)
+    assert spectrum.periods == (360, 360)
+    want = evaluate(spectrum, torch.tensor([[3, 359]]))
+    for other in ([3 + 360, 359], [3, 359 - 720], [3 - 360, 359 + 360]):
+        assert torch.equal(evaluate(spectrum, torch.tensor([other])), want)
+    assert Given(((math.tau / 8,),)).spectrum(2, 1, 1.0).periods == (0,)  # math.tau is not 2 pi to all digits
+
+
+@pytest.mark.parametrize(
+    "series, period",
+    [
+        (Harmonics(24), 24),
+        (Harmonics(24.0), 24),
+        (Harmonics(365.2425), 0),
+        (Harmonics(0.5), 0),
+        (Geometric(), 0),
+        (Geometric(1.0), 0),
+        (Periods(2.0, 32.0), 32),  # octaves
+        (Periods(2.0, 31.0), 0),
+        (Periods(2.0**62, 2.0**66), 0),  # past int64
+        (Bands(10.0), 2),  # half turns
+    ],
+)
+def test_a_spectrum_knows_after_how_many_units_all_repeats(series, period):
+    assert Axial(series=series).spectrum(20, 2, 1.0).periods == (period, period)
+    coords = torch.tensor([[-5, 2**62]])
+    assert evaluate(Axial(series=series).spectrum(20, 2, 1.0), coords).isfinite().all()
+
+
+def test_a_rotation_by_harmonics_has_no_seam_either():
+    rope = RoPE(12, axes=2, spectrum=Axial(series=Harmonics(360)))
+    coords = torch.tensor([[0, 359], [-90, 180]])
+    for other in (coords + 360, coords + torch.tensor([0, -720])):
+        assert torch.equal(torch.cat(rope(other)[:2]), torch.cat(rope(coords)[:2]))
+
+
+@pytest.mark.parametrize(
+    "period, error", [(0, ValueError), (-24, ValueError), (math.inf, ValueError), ("24", TypeError)]
+)
+def test_bad_periods_are_named(period, error):
+    with pytest.raises(error, match=f"period must be .* got '?{period}"):
+        Harmonics(period)
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.float32, torch.float64])
 def test_a_whole_number_has_the_same_bits_in_every_dtype(dtype):
-    spectrum, coords = axial(24, 2, 10000.0), torch.tensor([[0, 1], [100, 127], [5, 64]])
-    assert torch.equal(evaluate(spectrum, coords.to(dtype)), evaluate(spectrum, coords))
+    coords = torch.tensor([[0, 1], [100, 127], [5, 64]])
+    for recipe in (Axial(), Axial(series=Harmonics(300))):
+        spectrum = recipe.spectrum(24, 2, 10000.0)
+        assert torch.equal(evaluate(spectrum, coords.to(dtype)), evaluate(spectrum, coords))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**63, -1e30])

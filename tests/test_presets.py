@@ -6,6 +6,8 @@ import torch
 from mmpos import RoPE, create_encoding, list_encodings, load_encodings, register_encoding
 from mmpos.factory import build
 from mmpos.presets import PRESETS
+from mmpos.presets.additive import ADDITIVE
+from mmpos.presets.rotary import ROTARY
 from mmpos.scaling import PositionInterpolation, YaRN
 from mmpos.spectra import Axial, Sections
 
@@ -26,8 +28,9 @@ def same(rope, other):
 
 
 def test_names_of_presets_stand_beside_those_of_classes():
-    assert set(NAMES) == set(PRESETS)
+    assert set(NAMES) == set(ROTARY)
     assert set(NAMES) | {"RoPE"} <= set(list_encodings("rotary"))
+    assert set(ADDITIVE) | {"Sinusoidal"} <= set(list_encodings("additive"))
     assert len(list_encodings()) == len(set(list_encodings()))
 
 
@@ -39,6 +42,17 @@ def test_a_preset_builds_as_it_stands_and_leaves_the_table_alone(name):
     x = torch.randn(2, 32 if name == "ltx_video" else 12, 7, rope.head_dim)
     assert rope(coords_for(rope)).apply(x).shape == x.shape
     create_encoding(name, base=7.0, layout="half", scaling=None)
+    assert PRESETS[name] == before
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_an_additive_preset_builds_as_it_stands_and_at_another_width(name):
+    before = copy.deepcopy(PRESETS[name])
+    arguments = {} if "dim" in before.arguments or name in ("nerf", "perceiver") else {"dim": 12}
+    encoding = create_encoding(name, **arguments)
+    coords = torch.rand(7, encoding.axes)
+    assert encoding(coords).shape == (7, encoding.dim)
+    assert create_encoding(name, dim=60)(coords).shape == (7, 60)
     assert PRESETS[name] == before
 
 

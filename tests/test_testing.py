@@ -307,7 +307,7 @@ class Product(AttentionBias):
         left, right = self._factors(q_coords, k_coords, 0.5)
         return (left * right.mT).float()
 
-    def factors(self, q_coords, k_coords):
+    def factors(self, q_coords, k_coords, *, ordered=False, query=None, key=None, tokens=None):
         return self._factors(q_coords, k_coords, self.slope)
 
     def _factors(self, q_coords, k_coords, slope):
@@ -448,7 +448,7 @@ class OfContent(AttentionBias):
 
     def forward(self, q_coords, k_coords, *, query=None, key=None, tokens=None):
         key = key.repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
-        gate = query[..., :, None, 0] + key[..., None, :, -1] + tokens.sum(-1)[..., None, None, :]
+        gate = query[..., :, None, 0] + key[..., None, :, -1] + tokens.sum(-1)[..., None, :, None]
         return (gate.sin() / (1 + distances(q_coords, k_coords))).float()
 
 
@@ -516,8 +516,22 @@ def test_no_fault_is_found_where_there_is_none(encoding):
     assert {*report.passed, *report.skipped} == set(EAGER)
 
 
+class Plain(AttentionBias):
+    """ALiBi without factors."""
+
+    def __init__(self, num_heads):
+        super().__init__()
+        self.axes, self.num_heads, self.alibi = 1, num_heads, ALiBi(num_heads)
+
+    def forward(self, q_coords, k_coords, *, query=None, key=None, tokens=None):
+        return self.alibi(q_coords, k_coords)
+
+    def score(self, head, q_coord, k_coord):
+        return self.alibi.score(head, q_coord, k_coord)
+
+
 def test_points_that_say_nothing_are_told_apart():
-    report = check_encoding(ALiBi(4), points=["score", "factors", "inverse_rotation", "weight_decay"])
+    report = check_encoding(Plain(4), points=["score", "factors", "inverse_rotation", "weight_decay"])
     assert report.passed == ("score",)
     assert list(report.skipped) == ["factors", "inverse_rotation", "weight_decay"]
 

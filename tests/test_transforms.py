@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from mmpos import grid_coords, jitter, normalise, packed_coords, rescale, sequence_coords, shift, video_coords
+from mmpos import (
+    grid_coords,
+    jitter,
+    normalise,
+    normalise_padded,
+    packed_coords,
+    padded_coords,
+    rescale,
+    sequence_coords,
+    shift,
+    video_coords,
+)
 from mmpos.transforms import skip, subsample
 
 
@@ -67,6 +78,14 @@ def test_tokens_may_move_by_themselves():
     assert len(moves.unique()) == moves.numel()
 
 
+def test_offsets_may_be_whole():
+    moves = shift(grid_coords(3, 5).expand(4000, -1, -1), 3, whole=True) - grid_coords(3, 5)
+    assert moves.dtype == torch.int64
+    assert torch.equal(moves, moves[:, :1].expand_as(moves))
+    assert (moves[:, 0].flatten().bincount() / 8000 - 0.25).abs().max() < 0.025  # 5 standard errors
+    assert not torch.equal(moves[..., 0], moves[..., 1])
+
+
 @pytest.mark.parametrize("transform", [subsample, skip])
 def test_positions_of_a_longer_range_keep_their_order(transform):
     coords = sequence_coords(6).expand(500, -1, -1)
@@ -120,3 +139,29 @@ def test_positions_that_cannot_be_moved_are_refused(transform):
         transform(grid_coords(3, 5), 50)
     with pytest.raises(ValueError, match=r"chunks \(7\) must be from 1 to the number of tokens \(6\)"):
         skip(sequence_coords(6), 50, chunks=7)
+
+
+@pytest.mark.parametrize("offset", [1.0, 0.5])
+def test_padded_images_cover_the_range_of_whole_ones(offset):
+    mask = torch.zeros(3, 5, 7, dtype=torch.bool)
+    mask[0] = mask[1, :3, :6] = mask[2, 1:, 5:] = True
+    got = normalise_padded(padded_coords(mask), mask, offset=offset)
+    for row, (height, width) in enumerate(((5, 7), (3, 6), (4, 2))):
+        y, x = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
+        want = torch.stack([(y + offset) / (height + 1e-6), (x + offset) / (width + 1e-6)], dim=-1)
+        torch.testing.assert_close(got[row][mask[row].flatten()], want.flatten(0, 1), atol=1e-15, rtol=0)
+        assert not got[row][~mask[row].flatten()].any()
+
+
+def test_lines_without_a_real_cell_are_no_numbers_of_others():
+    mask = torch.tensor([[[True, False], [False, False]]])
+    assert normalise_padded(padded_coords(mask), mask, eps=0).tolist() == [[[1, 1], [0, 0], [0, 0], [0, 0]]]
+
+
+def test_a_mask_that_does_not_fit_is_refused():
+    mask = torch.ones(2, 3, 4, dtype=torch.bool)
+    with pytest.raises(TypeError, match=r"mask must be boolean .* use mask.bool\(\)"):
+        normalise_padded(padded_coords(mask), mask.long())
+    for other in (mask[:, :2], mask[:1], mask.flatten(1)):
+        with pytest.raises(ValueError, match=r"mask of shape .* does not fit coords of shape \(2, 12, 2\)"):
+            normalise_padded(padded_coords(mask), other)

@@ -34,6 +34,8 @@ class Encoding(nn.Module, ABC):
 class AdditiveEncoding(Encoding):
     """Adds to tokens: coordinates ``(..., n, a)`` become vectors ``(..., n, dim)``."""
 
+    dim: int
+
     @abstractmethod
     def forward(
         self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
@@ -54,8 +56,9 @@ class RotaryEncoding(Encoding):
 class AttentionBias(Encoding):
     """Adds to logits: coordinates of queries and keys become a bias ``(..., h, q, k)``.
 
-    ``needs`` names what else the bias reads, of "query", "key" and "tokens"; `attention` hands over just that. With
-    ``after_softmax`` the bias is added to the attention weights instead, and masked as they are.
+    ``needs`` names what else the bias reads, of "query", "key" and "tokens", which are those of the queries; `attention`
+    hands over just that. With ``after_softmax`` the bias is added to the attention weights instead, and masked as they
+    are.
     Beside `forward` a bias may offer lowerings that spare the ``(q, k)`` tensor and must agree with it: override
     `score`, for fused kernels, or `factors`, for a bias that is an inner product.
     """
@@ -71,7 +74,7 @@ class AttentionBias(Encoding):
         *,
         query: Float[Tensor, "*rows h q d"] | None = None,
         key: Float[Tensor, "*rows g k d"] | None = None,
-        tokens: Float[Tensor, "*rows k c"] | None = None,
+        tokens: Float[Tensor, "*rows q c"] | None = None,
     ) -> Float[Tensor, "*out h q k"]:
         """The bias in float32; gradients flow to learned parts and to float coordinates."""
 
@@ -89,7 +92,7 @@ class AttentionBias(Encoding):
         ordered: bool = False,
         query: Float[Tensor, "*rows h q d"] | None = None,
         key: Float[Tensor, "*rows g k d"] | None = None,
-        tokens: Float[Tensor, "*rows k c"] | None = None,
+        tokens: Float[Tensor, "*rows q c"] | None = None,
     ) -> tuple[Float[Tensor, "*outq #h q r"], Float[Tensor, "*outk #h k r"]] | None:
         """Two tensors whose inner product over ``r`` is the bias, up to a number of each query's own.
 

@@ -133,7 +133,7 @@ def token_alone(subject: Subject) -> None:
     for floats in (False, True):
         encoding, inputs = subject.fresh(), subject.inputs(floats=floats)
         name, axis = next(iter(subject.token_axes.items()))
-        with_it = {name, "query", "visible"} if subject.kind in ("bias", "scale") else {name}
+        with_it = {name, "query", "tokens", "visible"} if subject.kind in ("bias", "scale") else {name}
         want = {part: result.narrow(axis, 5, 1) for part, result in subject.call(encoding, inputs).items()}
         alone = {
             key: value.narrow(-1 if key == "visible" else -2, 5, 1) if key in with_it else value

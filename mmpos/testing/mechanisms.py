@@ -1,6 +1,7 @@
 """Points about what all encodings of a kind have in common: rotations, and the lowerings of a bias."""
 
 import torch
+from torch import Tensor
 
 from ..encodings import AttentionBias, Rotation
 from .subject import FEW, MANY, MORE, SOME, DoesNotApply, Subject, expect, expect_same, rotation_parts
@@ -94,18 +95,40 @@ def score(subject: Subject) -> None:
 
 
 def factors(subject: Subject) -> None:
-    """The inner products of `factors` are the dense bias."""
+    """The inner products of `factors` are the dense bias, up to a number for each query."""
     subject.only_for("bias")
     encoding = subject.fresh()
     assert isinstance(encoding, AttentionBias)
     if type(encoding).factors is AttentionBias.factors:
         raise DoesNotApply("it has no factors")
+    found = False
     for rows in ((), (2,)):
         for what, inputs in _lowering_inputs(subject, rows):
+            parts = encoding.factors(**inputs)
+            if parts is not None:
+                found = True
+                dense = subject.call(encoding, inputs)["result"]
+                _check_factors(parts, dense, torch.ones_like(dense, dtype=torch.bool), f"at {what} coordinates")
+    if subject.example is None:  # keys that do not lie past the query on any axis
+        coords = torch.arange(SOME)[:, None].expand(SOME, encoding.axes)
+        inputs = subject.inputs(SOME, SOME) | {"q_coords": coords, "k_coords": coords}
+        parts = encoding.factors(**inputs, ordered=True)
+        if parts is not None:
+            found = True
             dense = subject.call(encoding, inputs)["result"]
-            left, right = encoding.factors(inputs["q_coords"], inputs["k_coords"])
-            got = left.double() @ right.double().mT
-            expect_same({"result": got}, {"result": dense}, f"factors at {what} coordinates, against forward", 1e-5)
+            _check_factors(parts, dense, torch.ones_like(dense, dtype=torch.bool).tril(), "for ordered coordinates")
+    if not found:
+        raise DoesNotApply("it has no factors at these coordinates")
+
+
+def _check_factors(parts: tuple[Tensor, Tensor], dense: Tensor, seen: Tensor, where: str) -> None:
+    left, right = parts
+    got, dense = left.double() @ right.double().mT, dense.double()
+    compared = seen & got.isfinite() & dense.isfinite()
+    counts = compared.sum(-1, keepdim=True).clamp(min=1)
+    own = (got - dense).where(compared, 0).sum(-1, keepdim=True) / counts  # each query's number
+    got, dense = ((part - shift).masked_fill(~seen, 0) for part, shift in ((got, own), (dense, 0.0)))
+    expect_same({"result": got}, {"result": dense}, f"factors {where}, against forward", 1e-5)
 
 
 def _lowering_inputs(subject: Subject, rows: tuple[int, ...] = ()):

@@ -134,7 +134,7 @@ class Subject:
             groups = getattr(self.encoding, "num_kv_heads", None) or self._size("num_heads")
             shapes["key"] = (*rows, groups, m, self._size("head_dim"))
         if "tokens" in needs:
-            shapes["tokens"] = (*rows, m, self._size("dim"))
+            shapes["tokens"] = (*rows, n, self._size("dim"))
         if set(needs) != set(shapes):
             raise Violation(f"expected needs to be of query, key and tokens, got {sorted(needs)}")
         generator = torch.Generator().manual_seed(seed + 2000)

@@ -1,6 +1,23 @@
 """Encodings that are added to tokens."""
 
+from .combine import Concat, Sum
+from .fourier import Fourier, GaussianFourier, LearnableFourier, Octaves
+from .mlp import CoordinateMLP
 from .sinusoidal import Sinusoidal
-from .tables import LearnedTable
+from .tables import FactorizedTable, LearnedTable
+from .temporal import TAPE, Time2Vec
 
-__all__ = ["LearnedTable", "Sinusoidal"]
+__all__ = [
+    "TAPE",
+    "Concat",
+    "CoordinateMLP",
+    "FactorizedTable",
+    "Fourier",
+    "GaussianFourier",
+    "LearnableFourier",
+    "LearnedTable",
+    "Octaves",
+    "Sinusoidal",
+    "Sum",
+    "Time2Vec",
+]

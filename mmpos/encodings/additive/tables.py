@@ -1,27 +1,32 @@
-"""Learned tables: a vector for each cell of a grid."""
+"""Learned tables: vectors for the cells of a grid."""
 
-import math
 from collections.abc import Sequence
-from itertools import product
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from ...resample import resample_table
+from ...resample.grid import check_size
 from ..base import AdditiveEncoding
 from ..checks import check_coords, check_length, check_positive
+from .cells import enclose, example_cells, interpolate, pick, sides
+from .loading import of_this_grid
 
 
 class LearnedTable(AdditiveEncoding):
     """One learned vector per cell of a grid of one to three axes.
 
     Integer coordinates pick their cell, float ones interpolate linearly between cells. Outside the grid is an error
-    in eager mode; compiled, exported and on the meta device such a token gets NaN.
+    in eager mode; compiled, exported and on the meta device such a token gets NaN. All ``size`` cells are in use:
+    none is set aside for padding.
 
     Args:
         dim: Channels of a token.
         size: Number of cells on each axis; one number for a sequence.
+        resize_on_load: Whether a checkpoint of another grid is resampled as `resize` does by default, with a warning
+            that names both grids. Otherwise it is refused.
 
     Raises:
         ValueError: If a size is not positive, there are more than three, or ``dim`` is not positive.
@@ -39,17 +44,12 @@ class LearnedTable(AdditiveEncoding):
 
     needs_cells = True
 
-    def __init__(self, dim: int, size: int | Sequence[int]):
+    def __init__(self, dim: int, size: int | Sequence[int], *, resize_on_load: bool = False):
         super().__init__()
-        if isinstance(size, str):
-            raise TypeError(f"size must be an integer or a sequence of them, got {size!r}")
-        sides = tuple(size) if isinstance(size, Sequence) else (size,)
-        if not 1 <= len(sides) <= 3:
-            raise ValueError(f"size must have one to three axes, got {size}")
-        for name, value in [("dim", dim), *(("size", side) for side in sides)]:
-            check_positive(name, value)
-        self.dim, self.size, self.axes = dim, sides, len(sides)
-        self.weight = nn.Parameter(torch.empty(*sides, dim))
+        check_positive("dim", dim)
+        self.dim, self.size, self.resize_on_load = dim, sides(size), resize_on_load
+        self.axes = len(self.size)
+        self.weight = nn.Parameter(torch.empty(*self.size, dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -58,14 +58,20 @@ class LearnedTable(AdditiveEncoding):
 
     def example_coords(self, n: int) -> Int[Tensor, "n a"]:
         """``n`` coordinates that the table holds, for tests."""
-        cells = torch.tensor(list(product(*(range(side) for side in self.size))))
-        return cells[torch.arange(n) % len(cells)]
+        return example_cells(self.size, n)
 
-    def resize(self, *size: int, mode: str = "bicubic", antialias: bool = True) -> "LearnedTable":
-        """A new table of another size, resampled from this one; see `resample_table`."""
-        weight = resample_table(self.weight.detach(), size, mode=mode, antialias=antialias)
+    def resize(
+        self, *size: int, mode: str = "bicubic", antialias: bool = True, align_corners: bool = False, keep: int = 0
+    ) -> "LearnedTable":
+        """A new table of another size, resampled from this one; see `resample_table` for the options.
+
+        ``LearnedTable(512, 77).resize(248, mode="bilinear", keep=20)`` leaves the first 20 rows alone, as Long-CLIP.
+        """
+        weight = resample_table(
+            self.weight.detach(), size, mode=mode, antialias=antialias, align_corners=align_corners, keep=keep
+        )
         with torch.device("meta"):  # draws no random numbers
-            table = LearnedTable(self.dim, size)
+            table = LearnedTable(self.dim, size, resize_on_load=self.resize_on_load)
         table.weight = nn.Parameter(weight.clone(), requires_grad=self.weight.requires_grad)
         return table.train(self.training)
 
@@ -74,68 +80,114 @@ class LearnedTable(AdditiveEncoding):
     ) -> Float[Tensor, "*batch n dim"]:
         check_coords(coords, self.axes, owner="LearnedTable(size={order})")
         check_length(length)
-        last = torch.tensor(self.size, device=coords.device) - 1
-        outside = (coords < 0) | (coords > last)
+        coords, outside = enclose(coords, self.size, "LearnedTable")
         if coords.is_floating_point():
-            outside = outside | ~coords.isfinite()
-        self._check_inside(coords, outside)
-        outside = outside.any(-1, keepdim=True)
-        coords = coords.masked_fill(outside, 0)
-        if coords.is_floating_point():
-            return self._interpolate(coords).masked_fill(outside, torch.nan)
+            return interpolate(self._cells, coords, self.size).to(self.weight.dtype).masked_fill(outside, torch.nan)
         return self._cells(coords).masked_fill(outside, torch.nan)
 
     def _cells(self, coords: Shaped[Tensor, "*batch n a"]) -> Float[Tensor, "*batch n dim"]:
-        index = coords[..., 0].long()
-        for axis in range(1, self.axes):
-            index = index * self.size[axis] + coords[..., axis]
-        return nn.functional.embedding(index, self.weight.flatten(0, -2))
-
-    def _interpolate(self, coords: Float[Tensor, "*batch n a"]) -> Float[Tensor, "*batch n dim"]:
-        low = coords.detach().floor()
-        share = coords - low
-        last = torch.tensor(self.size, device=coords.device) - 1
-        corners = []
-        for corner in product((0, 1), repeat=self.axes):
-            steps = torch.tensor(corner, device=coords.device)
-            # At the far edge the upper corner has the weight 0 and would lie outside.
-            cells = torch.minimum(low.long() + steps, last)
-            weight = torch.where(steps == 1, share, 1 - share).prod(-1, keepdim=True)
-            exact = torch.promote_types(self.weight.dtype, torch.float32)
-            corners.append(self._cells(cells).to(exact) * weight.to(exact))
-        return torch.stack(corners).sum(0).to(self.weight.dtype)
-
-    def _check_inside(self, coords: Tensor, outside: Tensor) -> None:
-        if torch.compiler.is_compiling() or coords.is_meta or not coords.numel():
-            return
-        wrong = outside & coords.isfinite()
-        if wrong.any():
-            rows = coords.flatten(0, -2)
-            rows = rows[rows.isfinite().all(-1)]
-            low, high = (tuple(bound.tolist()) for bound in (rows.amin(0), rows.amax(0)))
-            call = ", ".join(str(max(math.ceil(h) + 1, side)) for h, side in zip(high, self.size, strict=True))
-            reach = f"up to {high}" if min(low) >= 0 else f"from {low} to {high}"
-            raise ValueError(
-                f"LearnedTable holds {' x '.join(map(str, self.size))} positions, got coords {reach}; "
-                + (f"resize it with table.resize({call})" if min(low) >= 0 else "coords must not be negative")
-            )
+        return pick(self.weight, coords)
 
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
     ):
-        """Explains a table of another size."""
-        weight = state_dict.get(prefix + "weight")
-        if weight is not None and weight.shape != self.weight.shape:
-            old, new = tuple(weight.shape), tuple(self.weight.shape)
-            hint = ""
-            if len(old) == len(new) and old[-1] == new[-1]:
-                size = ", ".join(map(str, new[:-1]))
-                hint = f"; load it into LearnedTable({old[-1]}, size={old[:-1]}) and call .resize({size}) on that"
-            error_msgs.append(f"{prefix}weight of the checkpoint has shape {old}, this LearnedTable {new}{hint}")
-            return
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        """Explains a table of another grid, or resamples it."""
+        state_dict = of_this_grid(self, self.size, self.resize_on_load, state_dict, prefix, error_msgs)
+        if state_dict is not None:
+            super()._load_from_state_dict(
+                state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            )
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, size={self.size}"
+        return f"dim={self.dim}, size={self.size}" + (", resize_on_load=True" if self.resize_on_load else "")
+
+
+class FactorizedTable(AdditiveEncoding):
+    """The sum of a learned vector per row and one per column of a grid, and one per frame of a video.
+
+    A ``size`` of ``h x w`` cells takes ``h + w`` vectors instead of ``h * w``. Coordinates are taken as `LearnedTable`
+    does, and the same are refused.
+
+    Args:
+        dim: Channels of a token.
+        size: Number of cells on each axis, of which there are one to three.
+        resize_on_load: Whether a checkpoint of another grid is resampled as `resize` does by default, with a warning
+            that names both grids. Otherwise it is refused.
+
+    Raises:
+        ValueError: If a size is not positive, there are more than three, or ``dim`` is not positive.
+
+    Example:
+        >>> table = FactorizedTable(dim=384, size=(14, 10))
+        >>> table(grid_coords(height=14, width=10)).shape
+        torch.Size([140, 384])
+        >>> table.weight_y.shape, table.weight_x.shape
+        (torch.Size([14, 384]), torch.Size([10, 384]))
+
+    Reference:
+        Dehghani et al., Patch n' Pack, 2023, sec. 2.1. https://arxiv.org/abs/2307.06304
+    """
+
+    needs_cells = True
+
+    def __init__(self, dim: int, size: int | Sequence[int], *, resize_on_load: bool = False):
+        super().__init__()
+        check_positive("dim", dim)
+        self.dim, self.size, self.resize_on_load = dim, sides(size), resize_on_load
+        self.axes = len(self.size)
+        self.names = tuple(f"weight_{axis}" for axis in ("t", "yx", "tyx")[self.axes - 1])
+        for name, side in zip(self.names, self.size, strict=True):
+            self.register_parameter(name, nn.Parameter(torch.empty(side, dim)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the vectors anew from a normal distribution of standard deviation 0.02, cut at 2."""
+        for weight in self.weights():
+            nn.init.trunc_normal_(weight, std=0.02)
+
+    def weights(self) -> list[nn.Parameter]:
+        """The table of each axis, in their order."""
+        return [getattr(self, name) for name in self.names]
+
+    def example_coords(self, n: int) -> Int[Tensor, "n a"]:
+        """``n`` coordinates that the table holds, for tests."""
+        return example_cells(self.size, n)
+
+    def resize(
+        self, *size: int, mode: str = "bicubic", antialias: bool = True, align_corners: bool = False
+    ) -> "FactorizedTable":
+        """A new table of another size; the table of each axis is resampled, see `resample_table` for the options."""
+        new = check_size("size", size, self.axes)
+        with torch.device("meta"):  # draws no random numbers
+            table = FactorizedTable(self.dim, size, resize_on_load=self.resize_on_load)
+        for name, side in zip(self.names, new, strict=True):
+            old = getattr(self, name)
+            weight = resample_table(old.detach(), (side,), mode=mode, antialias=antialias, align_corners=align_corners)
+            setattr(table, name, nn.Parameter(weight.clone(), requires_grad=old.requires_grad))
+        return table.train(self.training)
+
+    def forward(
+        self, coords: Shaped[Tensor, "*batch n a"], *, length: int | Int[Tensor, "*rows"] | None = None
+    ) -> Float[Tensor, "*batch n dim"]:
+        check_coords(coords, self.axes, owner="FactorizedTable(size={order})")
+        check_length(length)
+        coords, outside = enclose(coords, self.size, "FactorizedTable")
+        parts = []
+        for weight, place in zip(self.weights(), coords.split(1, dim=-1), strict=True):
+            cells = partial(pick, weight)
+            part = interpolate(cells, place, tuple(weight.shape[:1])) if place.is_floating_point() else cells(place)
+            parts.append(part.to(torch.promote_types(part.dtype, torch.float32)))
+        return torch.stack(parts).sum(0).to(self.weights()[0].dtype).masked_fill(outside, torch.nan)
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ):
+        """Explains tables of another grid, or resamples them."""
+        state_dict = of_this_grid(self, self.size, self.resize_on_load, state_dict, prefix, error_msgs)
+        if state_dict is not None:
+            super()._load_from_state_dict(
+                state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            )
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, size={self.size}" + (", resize_on_load=True" if self.resize_on_load else "")

@@ -1,22 +1,11 @@
-"""What papers and released models chose: a few numbers each, for an encoding of the factory.
-
-Sizes are those of the model named beside them, and any argument can be overridden. Coordinates are integers from 0,
-``(t)``, ``(y, x)`` or ``(t, y, x)``, unless the comment says otherwise.
-"""
+"""Rotary encodings of papers and released models."""
 
 import math
-from typing import Any, NamedTuple
 
-from .frequencies import Periods
-from .scaling import Llama3, LongRoPE, YaRN
-from .spectra import Axial, Given, Mixed, Sections
-
-
-class Preset(NamedTuple):
-    """The name of an encoding, and its arguments where they are not the defaults."""
-
-    encoding: str
-    arguments: dict[str, Any]
+from ..frequencies import Periods
+from ..scaling import Llama3, LongRoPE, YaRN
+from ..spectra import Axial, Given, Mixed, Sections
+from .base import Preset
 
 
 def ltx_spectrum(num_heads: int, head_dim: int, base: float = 10000.0) -> Given:
@@ -52,7 +41,7 @@ PHI3_LONG = (
     64.760009765625, 64.80001068115234, *[64.81001281738281] * 2,
 )  # fmt: skip
 
-PRESETS: dict[str, Preset] = {
+ROTARY: dict[str, Preset] = {
     # Touvron et al., Llama 2, 2023, sec. 2.2. https://arxiv.org/abs/2307.09288
     "llama2": Preset("RoPE", {"head_dim": 128, "base": 10000.0}),
     # Dubey et al., The Llama 3 herd of models, 2024, sec. 3.2, and its released code. https://arxiv.org/abs/2407.21783
