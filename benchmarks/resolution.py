@@ -12,7 +12,9 @@ from mmpos.training.resolution import EXTENSIONS
 
 from .study import RESULTS, ROOT, read_rows, run_study, setting, spread
 
-ENCODINGS = ("none", "sinusoidal", "learned", "alibi", "rope", "rope_mixed")
+ENCODINGS = (
+    "none", "sinusoidal", "fourier", "learnable_fourier", "learned", "factorized", "alibi", "rope", "rope_mixed",
+)  # fmt: skip
 SEEDS = ("0", "1", "2")
 SIZES = ("28x28", "42x42", "56x56", "28x56")
 IMAGES = 2000
