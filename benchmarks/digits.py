@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from .study import RESULTS, ROOT, read_rows, run_study, setting, spread
 
-ENCODINGS = ("none", "sinusoidal", "learned", "alibi", "rope")
+ENCODINGS = ("none", "sinusoidal", "learned", "alibi", "swin", "continuous", "relative_logits", "rope")
 EPOCHS = ("30", "150")
 SEEDS = ("0", "1", "2")
 PATH = RESULTS / "digits.csv"
@@ -26,12 +26,6 @@ def table(rows: Sequence[dict[str, str]]) -> str:
         ]
         lines.append(f"| {encoding} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def cell(rows: Sequence[dict[str, str]], encoding: str, epochs: str) -> str:
-    """Accuracy over the seeds of one encoding and training."""
-    chosen = [row for row in rows if row["encoding"] == encoding and row["epochs"] == epochs]
-    return spread([float(row["test_accuracy"]) for row in chosen])
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ The names below are in reading order: where tokens are, what encodes it, how it 
 
 import importlib
 
-from . import scaling
+from . import masks, scaling
 from .attend import Attention, attention
 from .coords import (
     grid_coords,
@@ -18,36 +18,53 @@ from .coords import (
     volume_coords,
 )
 from .encodings import (
+    ERPE,
+    FIRE,
+    KERPLE,
     TAPE,
     AdditiveEncoding,
     ALiBi,
     AttentionBias,
     Concat,
+    ContinuousBias,
     CoordinateMLP,
     FactorizedTable,
     Fourier,
     GaussianFourier,
+    GroupBias,
     LearnableFourier,
     LearnedTable,
     LogitScale,
+    LogScale,
     Octaves,
+    PeriodicBias,
+    RelativeLogits,
+    RelativeSinusoids,
     RoPE,
     RotaryEncoding,
     Rotation,
     Sinusoidal,
+    SSMax,
     Sum,
+    SwinBias,
+    T5Bias,
     Time2Vec,
+    sandwich_bias,
 )
 from .encodings.rotary import XPos
 from .factory import Encodings, create_encoding, list_encodings, load_encodings, register_encoding
 from .frequencies import Bands, Geometric, Harmonics, Periods
 from .layout import convert_layout
+from .resample import resample_bias_table, resample_pos_embed, resample_table, split_pos_embed
 from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
 from .transforms import jitter, normalise, normalise_padded, rescale, shift, skip, subsample
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ERPE",
+    "FIRE",
+    "KERPLE",
     "TAPE",
     "ALiBi",
     "AdditiveEncoding",
@@ -56,6 +73,7 @@ __all__ = [
     "Axial",
     "Bands",
     "Concat",
+    "ContinuousBias",
     "CoordinateMLP",
     "Encodings",
     "FactorizedTable",
@@ -63,21 +81,29 @@ __all__ = [
     "GaussianFourier",
     "Geometric",
     "Given",
+    "GroupBias",
     "Harmonics",
     "LearnableFourier",
     "Learned",
     "LearnedTable",
+    "LogScale",
     "LogitScale",
     "Mixed",
     "Octaves",
+    "PeriodicBias",
     "Periods",
+    "RelativeLogits",
+    "RelativeSinusoids",
     "RoPE",
     "RotaryEncoding",
     "Rotation",
+    "SSMax",
     "Sections",
     "Shared",
     "Sinusoidal",
     "Sum",
+    "SwinBias",
+    "T5Bias",
     "Time2Vec",
     "XPos",
     "attention",
@@ -87,17 +113,23 @@ __all__ = [
     "jitter",
     "list_encodings",
     "load_encodings",
+    "masks",
     "normalise",
     "normalise_padded",
     "packed_coords",
     "padded_coords",
     "register_encoding",
+    "resample_bias_table",
+    "resample_pos_embed",
+    "resample_table",
     "rescale",
+    "sandwich_bias",
     "scaling",
     "sequence_coords",
     "shift",
     "skip",
     "sphere_coords",
+    "split_pos_embed",
     "subsample",
     "video_coords",
     "volume_coords",

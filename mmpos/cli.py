@@ -29,9 +29,10 @@ from . import data, training  # configs find classes by name among those importe
 from .data.files import PictureData, PictureFiles, file_loader
 from .data.readers import find_files
 from .training.checkpoints import check_checkpoint_path
+from .training.lengths import LengthEvaluation
 from .training.predictions import PredictionTable
 from .training.report import print_results, run_folder, show_path
-from .training.resolution import EXTENSIONS, ResolutionEvaluation
+from .training.resolution import ResolutionEvaluation
 
 DEBUG = "MMPOS_DEBUG"
 USER_ERRORS = (argparse.ArgumentError, MisconfigurationException, OSError, TypeError, ValueError)
@@ -100,8 +101,12 @@ class CommandLine(LightningCLI):
         parser.add_argument("--run", type=str | None, default=None, help="The run's folder; named as its config is.")
         sizes = "Sizes at which fit and test evaluate the checkpoint too, such as 28,42,28x56."
         parser.add_argument("--sizes", type=list[int | str] | str | None, default=None, help=sizes)
-        how = "What becomes of coordinates at these sizes."
-        parser.add_argument("--how", type=list[str] | str, default=",".join(EXTENSIONS), help=how)
+        how = "What becomes of coordinates at these sizes, or of encodings at these lengths; all ways by default."
+        parser.add_argument("--how", type=list[str] | str | None, default=None, help=how)
+        lengths = (
+            "Multiples of the trained length at which fit and test evaluate a language model too, such as 1,2,4,8."
+        )
+        parser.add_argument("--lengths", type=list[int] | int | str | None, default=None, help=lengths)
         files = "Files and folders of pictures to classify, in place of the test images."
         parser.add_argument("--files", nargs="*", type=str, default=[], help=files)
         output = "CSV file for what is said of them; predictions.csv in the run's folder unless given."
@@ -134,10 +139,15 @@ class CommandLine(LightningCLI):
         if config.trainer.logger is None:
             root = config.trainer.default_root_dir or "runs"
             kwargs["logger"] = make_loggers(root, config.run) if self.subcommand == "fit" else False
-        if config.sizes and self.subcommand in ("fit", "test"):
-            sizes = ResolutionEvaluation(config.sizes, config.how, every_n_epochs=0)
+        evaluations = {"sizes": ResolutionEvaluation, "lengths": LengthEvaluation}
+        added = [
+            evaluation(config[name], every_n_epochs=0, **({"how": config.how} if config.how else {}))
+            for name, evaluation in evaluations.items()
+            if config[name] and self.subcommand in ("fit", "test")
+        ]
+        if added:
             given = self.config_init[str(self.subcommand)].trainer.callbacks or []
-            kwargs["callbacks"] = [*(given if isinstance(given, list) else [given]), sizes]
+            kwargs["callbacks"] = [*(given if isinstance(given, list) else [given]), *added]
         if config.files:
             kwargs["devices"], kwargs["num_nodes"] = 1, 1  # one file of rows, in the order of the files
         return super().instantiate_trainer(**kwargs)

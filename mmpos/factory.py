@@ -4,58 +4,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from .encodings import (
-    TAPE,
-    AdditiveEncoding,
-    ALiBi,
-    AttentionBias,
-    Concat,
-    CoordinateMLP,
-    Encoding,
-    FactorizedTable,
-    Fourier,
-    GaussianFourier,
-    LearnableFourier,
-    LearnedTable,
-    LogitScale,
-    RoPE,
-    RotaryEncoding,
-    Sinusoidal,
-    Sum,
-    Time2Vec,
-)
+from .catalogue import ENCODINGS, INTERFACES, Kind
+from .encodings import AdditiveEncoding, AttentionBias, Encoding, LogitScale, RotaryEncoding
 from .presets import PRESETS
 from .values import check_arguments, listed, suggest, to_value
 
-Kind = Literal["additive", "rotary", "bias", "scale"]
 Slot = dict[str, Any] | Callable[..., nn.Module] | None
-
-INTERFACES: dict[Kind, type[Encoding]] = {
-    "additive": AdditiveEncoding,
-    "rotary": RotaryEncoding,
-    "bias": AttentionBias,
-    "scale": LogitScale,
-}
-
-ENCODINGS: dict[str, tuple[Kind, Callable[..., nn.Module]]] = {
-    "Concat": ("additive", Concat),
-    "CoordinateMLP": ("additive", CoordinateMLP),
-    "FactorizedTable": ("additive", FactorizedTable),
-    "Fourier": ("additive", Fourier),
-    "GaussianFourier": ("additive", GaussianFourier),
-    "LearnableFourier": ("additive", LearnableFourier),
-    "LearnedTable": ("additive", LearnedTable),
-    "Sinusoidal": ("additive", Sinusoidal),
-    "Sum": ("additive", Sum),
-    "TAPE": ("additive", TAPE),
-    "Time2Vec": ("additive", Time2Vec),
-    "RoPE": ("rotary", RoPE),
-    "ALiBi": ("bias", ALiBi),
-}
 
 PARTS = "parts"
 """The argument of a combination that holds specs of encodings of the same kind."""
@@ -128,12 +86,7 @@ def create_encoding(name: str, **arguments: Any) -> nn.Module:
         RoPE(head_dim=64, axes=2, base=10000.0, rotary_dim=64, layout='half')
     """
     factory, preset = _find(name)
-    parts = (
-        {PARTS: _build_parts(arguments.pop(PARTS), arguments.get("on"), _kind(name), None, None)}
-        if PARTS in arguments
-        else {}
-    )
-    arguments = preset | parts | {key: to_value(value) for key, value in arguments.items()}
+    arguments = preset | _to_values(arguments, _kind(name))
     check_arguments(name, factory, arguments)
     return factory(**arguments)
 
@@ -173,7 +126,8 @@ def build(
     if isinstance(spec, nn.Module):
         return _check_built(spec, kind, type(spec).__name__)
     if isinstance(spec, Mapping):
-        arguments = {key: value if key == PARTS else to_value(value) for key, value in spec.items() if key != "name"}
+        width = dim if spec.get("name") == "Sum" else None  # the parts of other combinations have widths of their own
+        arguments = _to_values({key: value for key, value in spec.items() if key != "name"}, kind, width, size)
         name = spec.get("name")
         if not isinstance(name, str):
             raise ValueError(
@@ -195,12 +149,11 @@ def build(
     sizes |= {"size": size, "window": size}
     sizes = {key: value for key, value in sizes.items() if key in known and key not in bound and value is not None}
     arguments = preset | sizes | arguments
-    if PARTS in arguments:
-        arguments[PARTS] = _build_parts(
-            arguments[PARTS], arguments.get("on"), kind, dim if name == "Sum" else None, size
-        )
     check_arguments(name, factory, arguments)
-    return _check_built(factory(**arguments), kind, name)
+    encoding = _check_built(factory(**arguments), kind, name)
+    if kind == "additive" and dim is not None and getattr(encoding, "dim", dim) != dim:
+        raise ValueError(f"{name} gives {encoding.dim} channels, but a token has {dim}")
+    return encoding
 
 
 def load_encodings(
@@ -253,20 +206,21 @@ def _load_slots(where: str, slots: Mapping, sizes: dict[str, Any]) -> Encodings:
     return Encodings(**built)
 
 
-def _build_parts(
-    parts: Any, on: Sequence[Sequence[int]] | None, kind: Kind, dim: int | None, size: tuple[int, ...] | None
-) -> list[Encoding]:
-    """What a combination is made of; a part gets the size of the axes that it is on."""
-    if isinstance(parts, str) or not isinstance(parts, Sequence):
-        raise TypeError(f"{PARTS} must be a list of encodings, got {parts!r}")
-    built = []
-    for number, part in enumerate(parts):
-        own = size if size is None or on is None or number >= len(on) else tuple(size[axis] for axis in on[number])
-        encoding = build(part, kind=kind, dim=dim, size=own)
-        if encoding is None:
-            raise ValueError(f"{PARTS} must be encodings, got null")
-        built.append(encoding)
-    return built
+def _to_values(
+    arguments: Mapping[str, Any], kind: Kind, dim: int | None = None, size: tuple[int, ...] | None = None
+) -> dict[str, Any]:
+    """Arguments as Python has them; the parts of a combination are built, with the size of the axes that each is on."""
+    values = {key: value if key == PARTS else to_value(value) for key, value in arguments.items()}
+    if PARTS in values:
+        parts, on = values[PARTS], values.get("on")
+        if isinstance(parts, str) or not isinstance(parts, Sequence):
+            raise TypeError(f"{PARTS} must be a list of encodings, got {parts!r}")
+        if size is None or on is None or len(on) != len(parts):
+            sizes = [size] * len(parts)
+        else:
+            sizes = [tuple(size[axis] for axis in axes) for axes in on]
+        values[PARTS] = [build(part, kind=kind, dim=dim, size=own) for part, own in zip(parts, sizes, strict=True)]
+    return values
 
 
 def _names() -> list[str]:

@@ -1,4 +1,5 @@
 import os
+import sys
 
 import pytest
 import torch
@@ -16,5 +17,9 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True)
-def same_seed():
+def same_start():
+    """Every test has the same random numbers, and no compiled code of tests before it, of which there is a most."""
     torch.manual_seed(0)
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()

@@ -323,6 +323,6 @@ def test_the_study_of_resolutions_reads_what_a_run_leaves(mnist, tmp_path, capsy
     run(capsys, "fit", "--config", mnist(image_size=28, patch_size=7), *QUICK, *resolution.EVALUATION)
     rows = [{"encoding": "none", "seed": seed} | row for seed in "01" for row in resolution.resolutions(Path("runs"))]
     assert [row["size"] for row in rows[::2]] == [*resolution.SIZES] * 2
-    own = {row["size"]: float(row["accuracy"]) for row in rows if row["how"] == "rescale"}
-    line = f"| none | rescale | {' | '.join(f'{100 * own[size]:.1f} ± 0.0' for size in resolution.SIZES)} |"
+    own = {row["size"]: float(row["accuracy"]) for row in rows if row["how"] == "extend"}
+    line = f"| none | extend | {' | '.join(f'{100 * own[size]:.1f} ± 0.0' for size in resolution.SIZES)} |"
     assert line in resolution.table(rows).splitlines()

@@ -11,16 +11,30 @@ from mmpos.testing import POINTS, check_encoding
 NAMES = sorted(ENCODINGS)  # before tests register encodings of their own
 
 CONFIGURATIONS = {
-    "ALiBi": [{"num_heads": 5}, {"num_heads": 12, "axes": 2}, {"num_heads": 8, "axes": 3}],
+    "ALiBi": [
+        {"num_heads": 5},
+        {"num_heads": 12, "axes": 2, "metric": "euclidean", "per": (3.0, 7.5)},
+        {"num_heads": 8, "axes": 3, "metric": "max", "learned": True},
+    ],
     "Concat": [
         {"parts": [Sinusoidal(12), LearnableFourier(8, fourier_dim=6)], "on": [(1,), (0, 2)]},
         {"parts": [LearnedTable(3, 5), LearnedTable(4, (7, 5))], "on": [(0,), (1, 0)]},
         {"parts": [Fourier(num_bands=2, axes=2, include_coords=True), Sinusoidal(8, axes=2)]},
     ],
+    "ContinuousBias": [
+        {"num_heads": 3, "window": 9},
+        {"num_heads": 5, "window": (7, 1), "mode": "linear", "hidden_dim": 16},
+        {"num_heads": 4, "window": (3, 4, 2), "mode": "cr", "hidden_dim": 12},
+    ],
     "CoordinateMLP": [
         {"dim": 10},
         {"dim": 7, "axes": 2, "hidden_dim": None},
         {"dim": 6, "axes": 3, "hidden_dim": 11},
+    ],
+    "ERPE": [{"num_heads": 3, "size": 17}, {"num_heads": 4, "size": (5, 3)}],
+    "FIRE": [
+        {"num_heads": 5, "threshold": 3000.0},
+        {"num_heads": 3, "axes": 2, "hidden": 9, "threshold": 4.0, "metric": "euclidean"},
     ],
     "FactorizedTable": [{"dim": 10, "size": 17}, {"dim": 6, "size": (7, 5)}, {"dim": 5, "size": (3, 4, 2)}],
     "Fourier": [
@@ -38,12 +52,36 @@ CONFIGURATIONS = {
         {"dim": 10, "axes": 3, "sigma": 0.3, "learned": True},
         {"dim": 10, "axes": 1, "sigma": 2.0, "learned": True},
     ],
+    "GroupBias": [{"num_heads": 5}, {"num_heads": 3, "axes": 3, "axis": 1}],
+    "KERPLE": [
+        {"num_heads": 5},
+        {"num_heads": 6, "axes": 2, "kernel": "power", "metric": "euclidean"},
+    ],
     "LearnableFourier": [
         {"dim": 10, "axes": 1, "fourier_dim": 6, "hidden_dim": 7},
         {"dim": 12, "axes": 2},
         {"dim": 12, "axes": 4, "groups": 2, "fourier_dim": 14, "hidden_dim": 9, "gamma": 3.0},
     ],
     "LearnedTable": [{"dim": 10, "size": 17}, {"dim": 6, "size": (7, 5)}, {"dim": 5, "size": (3, 4, 2)}],
+    "LogScale": [
+        {"train_length": 8},
+        {"train_length": 4, "ratio": "plain", "axes": 2},
+        {"train_length": 8, "coefficient": 0.1, "ratio": "stepped", "by": "position"},
+    ],
+    "PeriodicBias": [
+        {"num_heads": 5, "periods": (24, 168.5), "harmonics": 3},
+        {"num_heads": 3, "periods": ((7,), (12.25, 30)), "axes": 2},
+    ],
+    "RelativeLogits": [
+        {"num_heads": 3, "head_dim": 8, "extent": 5},
+        {"num_heads": 3, "head_dim": 8, "extent": (4, 6), "beyond": "error", "per_head": True, "scale": 1.0},
+        {"num_heads": 5, "head_dim": 6, "extent": (3, 2, 4), "ahead": (0, 2, 4), "beyond": "zero"},
+        {"num_heads": 3, "extent": 5, "ahead": 0, "beyond": "zero", "rank": 4, "dim": 10},
+    ],
+    "RelativeSinusoids": [
+        {"num_heads": 3, "head_dim": 5, "dim": 14},
+        {"num_heads": 3, "head_dim": 4, "dim": 12, "axes": 2},
+    ],
     "RoPE": [
         {"head_dim": 16},
         {"head_dim": 24, "axes": 2, "base": 100.0, "layout": "interleaved"},
@@ -56,6 +94,8 @@ CONFIGURATIONS = {
         {"head_dim": 12, "scaling": LongRoPE((1, 1, 1, 2, 3, 4), (1, 2, 3, 4, 5, 6), train_length=100, factor=4)},
         {"head_dim": 10, "xpos": XPos()},
     ],
+    "SSMax": [{"num_heads": 5}, {"num_heads": 3, "axes": 3, "train_length": 64}],
+    "Sandwich": [{"num_heads": 6}],
     "Sinusoidal": [
         {"dim": 14},
         {"dim": 20, "axes": 2, "base": 100.0},
@@ -68,6 +108,16 @@ CONFIGURATIONS = {
     "Sum": [
         {"parts": [Sinusoidal(12), LearnedTable(12, (7, 5))], "on": [(0,), (1, 2)]},
         {"parts": [Sinusoidal(12, axes=2), Fourier(12, axes=2, num_bands=3)]},
+    ],
+    "SwinBias": [
+        {"num_heads": 3, "window": 17},
+        {"num_heads": 5, "window": (7, 5), "prefix": True},
+        {"num_heads": 4, "window": (3, 4, 2)},
+    ],
+    "T5Bias": [
+        {"num_heads": 5},
+        {"num_heads": 3, "num_buckets": 16, "max_distance": 100, "bidirectional": False, "axes": 2},
+        {"num_heads": 4, "axes": 3, "boundaries": (0.5, 7, 60.5)},
     ],
     "TAPE": [{"dim": 14}],
     "Time2Vec": [{"dim": 9}, {"dim": 2, "start": Periods(1, 100), "wave": "cosine"}],

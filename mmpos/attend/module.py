@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from ..encodings import AttentionBias, LogitScale, Rotation
+from ..masks import AttentionMask
+from .cache import LayerCache
 from .function import attention
 
 
@@ -69,15 +71,32 @@ class Attention(nn.Module):
         x: Float[Tensor, "b n dim"],
         *,
         additive: Float[Tensor, "*#b n dim"] | None = None,
-        rotation: Rotation | None = None,
+        rotation: Rotation | tuple[Rotation | None, Rotation | None] | None = None,
         bias: AttentionBias | Tensor | None = None,
         logit_scale: LogitScale | Tensor | None = None,
         coords: Shaped[Tensor, "*rows m a"] | None = None,
+        k_coords: Shaped[Tensor, "*rows k a"] | None = None,
         num_prefix_tokens: int = 0,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | AttentionMask | None = None,
         is_causal: bool = False,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "b n dim"]:
-        """Attends within ``x``; the arguments are those of `attention`, and what is added to ``x`` for q and k only."""
+        """Attends within ``x``, and to what the cache has, which it adds to.
+
+        Args:
+            x: Tokens.
+            additive: What is added to ``x`` for queries and keys only.
+            rotation: As for `attention`; with a cache of rotated keys that of the new tokens, otherwise a pair, for the
+                new queries and for all keys.
+            bias: As for `attention`.
+            logit_scale: As for `attention`.
+            coords: Coordinates of ``x`` without prefix tokens, for encodings that come as modules.
+            k_coords: Coordinates of all keys, where there are more in the cache.
+            num_prefix_tokens: As for `attention`.
+            mask: As for `attention`.
+            is_causal: As for `attention`.
+            cache: Keys and values of earlier tokens.
+        """
         projected = self.qkv(x)
         if additive is not None:
             # The projection is linear, so what it makes of the encoding is the same for the whole batch.
@@ -85,14 +104,21 @@ class Attention(nn.Module):
             projected = projected + F.pad(F.linear(additive.to(x.dtype), self.qkv.weight[:-values]), (0, values))
         heads = rearrange(projected, "b n (h d) -> b h n d", d=self.head_dim)
         q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-3)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if cache is not None:
+            if isinstance(rotation, Rotation):
+                k, rotation = rotation.apply(k, role="key"), (rotation, None)
+            k, v = cache.append(k, v)
         y = attention(
-            self.q_norm(q),
-            self.k_norm(k),
+            q,
+            k,
             v,
             rotation=rotation,
             bias=bias,
             logit_scale=logit_scale,
             q_coords=coords,
+            k_coords=k_coords,
+            tokens=x,
             num_prefix_tokens=num_prefix_tokens,
             mask=mask,
             is_causal=is_causal,

@@ -15,30 +15,57 @@ from .additive import (
     Time2Vec,
 )
 from .base import AdditiveEncoding, AttentionBias, Encoding, LogitScale, RotaryEncoding, Rotation
-from .bias import ALiBi
+from .bias import (
+    ERPE,
+    FIRE,
+    KERPLE,
+    ALiBi,
+    ContinuousBias,
+    GroupBias,
+    PeriodicBias,
+    RelativeLogits,
+    RelativeSinusoids,
+    SwinBias,
+    T5Bias,
+    sandwich_bias,
+)
 from .checks import check_coords
 from .rotary import RoPE
+from .scale import LogScale, SSMax
 
 __all__ = [
+    "ERPE",
+    "FIRE",
+    "KERPLE",
     "TAPE",
     "ALiBi",
     "AdditiveEncoding",
     "AttentionBias",
     "Concat",
+    "ContinuousBias",
     "CoordinateMLP",
     "Encoding",
     "FactorizedTable",
     "Fourier",
     "GaussianFourier",
+    "GroupBias",
     "LearnableFourier",
     "LearnedTable",
+    "LogScale",
     "LogitScale",
     "Octaves",
+    "PeriodicBias",
+    "RelativeLogits",
+    "RelativeSinusoids",
     "RoPE",
     "RotaryEncoding",
     "Rotation",
+    "SSMax",
     "Sinusoidal",
     "Sum",
+    "SwinBias",
+    "T5Bias",
     "Time2Vec",
     "check_coords",
+    "sandwich_bias",
 ]

@@ -1,5 +1,6 @@
 """The four ways a transformer takes position in: it adds to tokens, rotates q and k, biases logits or scales them."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Self
@@ -15,6 +16,9 @@ Role = Literal["query", "key"]
 # xPos' factor of the first pair, whose s_i is 0.4 / 1.4, six scale_base away from the centre.
 HALF_REACH = 3.5**6.001
 
+# Names under which others save what a fixed encoding computes; what ours learn (freqs, slopes) is not among them.
+FIXED_TENSORS = frozenset({"pe", "pos_embed", "inv_freq", "bands", "periods", "cos_cached", "sin_cached", "alibi"})
+
 
 class Encoding(nn.Module, ABC):
     """What the four interfaces have in common."""
@@ -29,6 +33,20 @@ class Encoding(nn.Module, ABC):
     def resize(self, *size: int) -> Self:
         """The encoding for a grid of another size: a new module where it learns a size, itself otherwise."""
         return self
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ):
+        """An encoding that learns nothing ignores, with a notice, fixed tensors that another implementation saved."""
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        fixed = FIXED_TENSORS if next(self.parameters(), None) is None else frozenset()
+        names = sorted(name for name in fixed if prefix + name in unexpected_keys)
+        for name in names:
+            unexpected_keys.remove(prefix + name)
+        if names:  # without the prefix, so that many layers give one notice
+            warnings.warn(f"{type(self).__name__} computes {', '.join(names)} and ignored what is saved", stacklevel=2)
 
 
 class AdditiveEncoding(Encoding):
@@ -56,9 +74,8 @@ class RotaryEncoding(Encoding):
 class AttentionBias(Encoding):
     """Adds to logits: coordinates of queries and keys become a bias ``(..., h, q, k)``.
 
-    ``needs`` names what else the bias reads, of "query", "key" and "tokens", which are those of the queries; `attention`
-    hands over just that. With ``after_softmax`` the bias is added to the attention weights instead, and masked as they
-    are.
+    ``needs`` names what else the bias reads, of "query", "key" and "tokens" (those of the queries); `attention` hands
+    over just that. With ``after_softmax`` the bias is added to the attention weights instead, and masked as they are.
     Beside `forward` a bias may offer lowerings that spare the ``(q, k)`` tensor and must agree with it: override
     `score`, for fused kernels, or `factors`, for a bias that is an inner product.
     """

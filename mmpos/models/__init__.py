@@ -1,7 +1,20 @@
 """Small models that take an encoding in each of four slots, and the blocks to build more of them."""
 
-from .blocks import Block, LayerEncodings, StackEncodings
+from .blocks import Block
+from .cache import Cache
+from .generate import generate
 from .grid import GridPositions
 from .image import VisionTransformer
+from .stack import LayerEncodings, StackEncodings
+from .text import TextTransformer
 
-__all__ = ["Block", "GridPositions", "LayerEncodings", "StackEncodings", "VisionTransformer"]
+__all__ = [
+    "Block",
+    "Cache",
+    "GridPositions",
+    "LayerEncodings",
+    "StackEncodings",
+    "TextTransformer",
+    "VisionTransformer",
+    "generate",
+]

@@ -1,6 +1,5 @@
 """A Vision Transformer for images of any size that its patches divide."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,12 +12,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..coords import grid_coords
-from ..encodings import RoPE
 from ..factory import Slot
-from ..scaling import NTK, PositionInterpolation, Scaling, YaRN
 from ..values import check_arguments
-from .blocks import LAYER_NORM, AdditiveTo, Block, StackEncodings, no_weight_decay_names
+from .blocks import LAYER_NORM, Block, no_weight_decay_names, share_weights
 from .grid import GridPositions
+from .stack import SCALINGS, AdditiveTo, StackEncodings
 
 Size = int | tuple[int, int]
 """A side of a square, or (height, width)."""
@@ -157,20 +155,14 @@ class VisionTransformer(nn.Module):
                 that takes the scaling.
         """
         grid = self._count_patches("image_size", *_sides("image_size", image_size))
-        ratios = [new / old for new, old in zip(grid, self.grid, strict=True)]
-        shared: dict[int, Any] = {id(parameter): parameter for parameter in self.parameters()}
-        model = copy.deepcopy(self, shared)
+        model = share_weights(self)
         model.encodings.resize(*grid)
         if how == "rescale":
             model.positions = replace(model.positions, trained=self.grid)
         elif how != "extend":
-            scalings = [_scaling(how, ratio, side) for ratio, side in zip(ratios, self.grid, strict=True)]
-            ropes = list(model.encodings.rotary)
-            if not ropes or not all(isinstance(rope, RoPE) for rope in ropes):
-                raise ValueError(f"how={how!r} scales a rotary encoding, but the rotary slot has {ropes or 'none'}")
-            model.encodings.rotary = nn.ModuleList(
-                rope.with_scaling(scalings) for rope in ropes if isinstance(rope, RoPE)
-            )
+            if how not in SCALINGS:
+                raise ValueError(f"how must be one of extend, rescale, {', '.join(SCALINGS)}, got {how!r}")
+            model.encodings.extend(how, self.grid, grid)
         model.grid = grid
         return model
 
@@ -211,16 +203,14 @@ class VisionTransformer(nn.Module):
         rows, columns = self._count_patches("the image size", *images.shape[-2:])
         coords = self.positions.coords(rows, columns, training=self.training, device=images.device)
         # A table has a row for each cell, whatever the coordinates of the cells are.
-        additive = self.encodings.additive
-        cells = additive is not None and additive.needs_cells
-        places = grid_coords(rows, columns, device=images.device) if cells else coords
-        x = self.encodings.add(self.patch_embed(images), places)
+        cells = grid_coords(rows, columns, device=images.device)
+        x = self.encodings.add(self.patch_embed(images), coords, cells=cells)
         keep = self._kept(x, keep)
         if keep is not None:
-            x, coords, places = x.take_along_dim(keep[..., None], dim=1), coords[keep], places[keep]
+            x, coords, cells = x.take_along_dim(keep[..., None], dim=1), coords[keep], cells[keep]
         prefix = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
         x = torch.cat([*prefix, x], dim=1)
-        layers = self.encodings(coords, additive_coords=places, num_prefix_tokens=self.num_prefix_tokens)
+        layers = self.encodings(coords, cells=cells, num_prefix_tokens=self.num_prefix_tokens)
         for block, encodings in zip(self.blocks, layers, strict=True):
             run = partial(block, coords=coords, num_prefix_tokens=self.num_prefix_tokens)
             if self.grad_checkpointing and self.training:
@@ -256,13 +246,3 @@ def _sides(name: str, size: Size) -> tuple[int, int]:
         if isinstance(side, bool) or not isinstance(side, int) or side < 1:
             raise ValueError(f"{name} must be a positive integer or (height, width), got {size!r}")
     return height, width
-
-
-def _scaling(how: str, ratio: float, side: int) -> Scaling | None:
-    """The scaling of an axis; none where its side stays as it is."""
-    scalings = {
-        "interpolate": PositionInterpolation(ratio), "ntk": NTK(ratio), "yarn": YaRN(ratio, train_length=side)
-    }  # fmt: skip
-    if how not in scalings:
-        raise ValueError(f"how must be one of extend, rescale, {', '.join(scalings)}, got {how!r}")
-    return None if ratio == 1 else scalings[how]

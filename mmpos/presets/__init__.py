@@ -6,8 +6,9 @@ Sizes are those of the model named beside them, and any argument can be overridd
 
 from .additive import ADDITIVE
 from .base import Preset
+from .logits import LOGITS
 from .rotary import ROTARY
 
-PRESETS: dict[str, Preset] = ADDITIVE | ROTARY
+PRESETS: dict[str, Preset] = ADDITIVE | ROTARY | LOGITS
 
 __all__ = ["PRESETS", "Preset"]

@@ -52,7 +52,15 @@ def resample_pos_embed(
     """Resamples a flat position embedding, such as timm's and DINO's ``pos_embed``, to another grid.
 
     Rows of prefix tokens are kept to the bit; the others are resampled as `resample_table` does. The result has the
-    form and dtype of what was given.
+    form and dtype of what was given. What others do::
+
+        timm; DINOv2 with registers      mode="bicubic", antialias=True
+        ViT and DINOv2 of transformers   mode="bicubic", antialias=False
+        SigLIP 2                         mode="bilinear", antialias=True
+        Qwen3-VL, CLIP of torchtune      mode="bilinear", antialias=False, align_corners=True
+
+    (The released code of DINO, and of DINOv2 without registers, takes ``new + 0.1`` for the new number of cells where
+    it computes places, which moves them by a tenth of a new cell at the far edge. That is not offered.)
 
     Args:
         pos_embed: ``(prefix + n, dim)`` or ``(1, prefix + n, dim)``.

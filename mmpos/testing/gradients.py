@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ..encodings import AttentionBias
 from .subject import FEW, SOME, DoesNotApply, Inputs, Subject, expect, expect_same
 
 # Results are float32, so a short step drowns in rounding and a long one in curvature: the best of several counts.
@@ -80,7 +81,9 @@ def _weighted_sum(subject: Subject, encoding: nn.Module, inputs: Inputs) -> Tens
     """One number that depends on every entry of the results, summed in float64."""
     generator = torch.Generator().manual_seed(7)
     total = torch.zeros((), dtype=torch.float64, device=subject.device)
-    for result in subject.call(encoding, inputs).values():
+    results = list(subject.call(encoding, inputs).values())
+    prefix = encoding.prefix_bias() if isinstance(encoding, AttentionBias) else None
+    for result in results if prefix is None else [*results, prefix]:
         weight = torch.randn(result.shape, generator=generator, dtype=torch.float64).to(result.device)
         total = total + (result.double() * weight).sum()
     return total

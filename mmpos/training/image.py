@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from ..models import VisionTransformer
-from ..models.blocks import AdditiveTo
+from ..models.stack import AdditiveTo
 from .checkpoints import check_same_model
 from .optim import adamw_cosine
 

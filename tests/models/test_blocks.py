@@ -229,7 +229,7 @@ def test_an_encoding_may_be_added_to_queries_and_keys_of_every_layer(num_kv_head
 
 def test_an_additive_encoding_may_have_coordinates_of_its_own():
     stack = StackEncodings(depth=2, additive={"name": "LearnedTable"}, additive_to="queries_keys", rotary=ROPE, **SIZES)
-    layers = stack(COORDS * 0.5, additive_coords=COORDS)
+    layers = stack(COORDS * 0.5, cells=COORDS)
     torch.testing.assert_close(layers[1].additive, stack.additive(COORDS), rtol=0, atol=0)
     torch.testing.assert_close(layers[1].rotation.cos, mmpos.RoPE(16, axes=2, base=100.0)(COORDS * 0.5).cos)
 

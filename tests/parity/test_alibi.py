@@ -28,6 +28,28 @@ def test_transformers_mpt(num_heads):
     torch.testing.assert_close(ours, theirs, atol=0, rtol=2e-7)
 
 
+@pytest.mark.parametrize("num_heads", HEADS)
+@pytest.mark.parametrize("max_bias", [3, 16])
+def test_transformers_mpt_with_another_exponent(num_heads, max_bias):
+    mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt", reason="needs transformers")
+    theirs = mpt.build_mpt_alibi_tensor(num_heads, 30, alibi_bias_max=max_bias)
+    ours = ALiBi(num_heads, max_bias=max_bias)(sequence_coords(1, offset=29), sequence_coords(30))
+    torch.testing.assert_close(ours, theirs, atol=0, rtol=4e-7)
+
+
+@pytest.mark.parametrize("num_heads", [5, 12])
+def test_factors_are_blooms_bias_by_key(num_heads):
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom", reason="needs transformers")
+    mask = torch.ones(1, 300)
+    theirs = bloom.build_alibi_tensor(mask, num_heads, torch.float32).view(num_heads, 1, 300)
+    coords = sequence_coords(300, offset=10**9)
+    left, right = ALiBi(num_heads).factors(coords, coords, ordered=True)
+    ours = left @ right.mT
+    difference = (ours - theirs).expand(num_heads, 300, 300)
+    constant = difference[..., :1].expand_as(difference)
+    torch.testing.assert_close(difference, constant, atol=3e-5, rtol=0)  # float32 at biases up to 212
+
+
 @pytest.mark.parametrize("num_heads", [4, 6])
 def test_a_step_of_causal_attention_with_mpts_bias(num_heads):
     mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt", reason="needs transformers")

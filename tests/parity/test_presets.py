@@ -35,7 +35,7 @@ from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen2_vl
 from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3_vl
 
 from mmpos import create_encoding, grid_coords, normalise, sequence_coords, video_coords
-from mmpos.presets import PRESETS
+from mmpos.presets.rotary import ROTARY
 from tests.rotary_checks import angles_of, blocks, check_spectrum, check_turns, geometric, half_width
 
 HEIGHT, WIDTH, FRAMES = 9, 14, 3
@@ -294,11 +294,11 @@ def check_ltx_video():
     return {"coords": coords, "freqs": freqs, "shipped": shipped, "tables": halves, "heads": 32, "slack": slack}
 
 
-CHECKS = {name: globals()[f"check_{name}"] for name in PRESETS}
+CHECKS = {name: globals()[f"check_{name}"] for name in ROTARY}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", ROTARY)
 def test_preset(name):
     case = CHECKS[name]()
     coords, freqs = case.pop("coords"), case.pop("freqs")

@@ -474,6 +474,12 @@ def test_missing_and_foreign_entries_are_reported_as_ever(kind):
         table.load_state_dict(state)
 
 
+def test_half_a_checkpoint_is_no_grid():
+    table = FactorizedTable(3, size=(16, 12), resize_on_load=True)
+    with pytest.raises(RuntimeError, match=r'(?s)Missing key.*"weight_x".*size mismatch for weight_y'):
+        table.load_state_dict({"weight_y": torch.zeros(14, 3)})
+
+
 # Construction
 
 

@@ -1,0 +1,115 @@
+"""Which backend computes an attention, and why."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .dense import attend_dense
+from .factors import Factors, find_factors, widen
+from .flex import attend_flex, why_not_flex
+from .fused import KEPT, attend_blocks, attend_whole
+from .problem import Problem, no_autocast
+
+BACKENDS = ("auto", "dense", "sdpa", "blocks", "factors", "flex")
+# With fewer queries, more channels for all of q, k and v cost more than a bias does.
+QUERIES = 1024
+# With fewer queries, the keys that blocks leave out in causal attention are too few to be worth several calls.
+CAUSAL = 512
+# Weights of all pairs, 256 MB, that kernels of CPUs may write out for gradients of a bias.
+WEIGHTS = 2**26
+# Documents of more pairs than this are worth going through block by block, for blocks leave out those of others.
+PACKED = 2**18
+
+
+class Choice(NamedTuple):
+    """What computes an attention.
+
+    Args:
+        backend: "dense", "sdpa", "blocks", "factors" or "flex".
+        reason: Why it was chosen.
+    """
+
+    backend: str
+    reason: str
+
+
+def choose(problem: Problem, backend: str) -> tuple[Choice, Callable[[], Tensor]]:
+    """The choice for a problem, and what carries it out.
+
+    Raises:
+        ValueError: If the backend that is asked for cannot compute it.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if 0 in (*problem.q.shape, *problem.k.shape):
+        return Choice("sdpa", "there is nothing to attend to"), lambda: attend_whole(problem)
+    if backend == "auto":
+        choice, factors = _choose(problem)
+    else:
+        choice, factors = Choice(backend, "it was asked for"), _check(problem, backend)
+    if factors is not None:
+        return choice, lambda: _attend_factors(problem, factors)
+    attend = {"dense": attend_dense, "sdpa": attend_whole, "blocks": attend_blocks, "flex": attend_flex}
+    return choice, lambda: attend[choice.backend](problem)
+
+
+def _choose(problem: Problem) -> tuple[Choice, Factors | None]:
+    if problem.bias is None:
+        return _choose_unbiased(problem), None
+    pairs, many = problem.pairs, problem.pairs > KEPT
+    learns = torch.is_grad_enabled() and problem.bias.requires_grad
+    if many and problem.q.is_cuda and torch.compiler.is_compiling() and not learns and why_not_flex(problem) is None:
+        return Choice("flex", "compiled on CUDA, and the bias has a score"), None
+    why_not = f"{problem.sight.queries} queries are too few for factors"
+    if problem.sight.queries >= QUERIES:
+        found = find_factors(problem)
+        if isinstance(found, Factors):
+            rank, width = found.left.shape[-1], problem.q.shape[-1]
+            if rank <= width // 4 or (rank <= width and many):
+                return Choice("factors", f"the bias is an inner product of {rank} channels"), found
+            why_not = f"its factors have {rank} channels"
+        else:
+            why_not = found
+    if many or problem.numbers > WEIGHTS:
+        return Choice("blocks", f"the bias has {pairs} numbers, more than are kept; {why_not}"), None
+    if problem.sight.is_causal and problem.sight.queries >= CAUSAL and not torch.compiler.is_compiling():
+        return Choice("blocks", f"blocks leave out keys ahead; {why_not}"), None
+    return Choice("sdpa", f"the bias has {pairs} numbers, few enough; {why_not}"), None
+
+
+def _choose_unbiased(problem: Problem) -> Choice:
+    sight = problem.sight
+    square = not sight.is_causal or sight.queries in (1, sight.keys)
+    if sight.is_plain and square and not problem.writes_weights:
+        return Choice("sdpa", "no bias, and no mask that the kernel has not of its own")
+    if sight.width * 2 < sight.keys:
+        return Choice("blocks", f"no bias, and a window of {sight.width} among {sight.keys} keys")
+    if sight.same and sight.queries * sight.keys > PACKED:
+        return Choice("blocks", "no bias, and documents: a block leaves out those of others")
+    if problem.numbers > KEPT:
+        return Choice("blocks", f"no bias, but {problem.numbers} numbers of mask or weights, more than are kept")
+    return Choice("sdpa", f"no bias, and {problem.numbers} numbers of mask or weights, few enough")
+
+
+def _check(problem: Problem, backend: str) -> Factors | None:
+    """Refuses a backend that cannot compute a problem; the factors, where it takes them."""
+    why_not = why_not_flex(problem) if backend == "flex" else None
+    found = None
+    if backend == "factors":
+        found = "there is no bias" if problem.bias is None else find_factors(problem, claim=True)
+        why_not, found = (found, None) if isinstance(found, str) else (None, found)
+    if why_not is not None:
+        raise ValueError(f"backend {backend!r} cannot compute this: {why_not}")
+    return found
+
+
+def _attend_factors(problem: Problem, factors: Factors) -> Tensor:
+    wide = widen(problem, factors)
+    with no_autocast(problem.q.device):
+        attend = attend_whole if _choose_unbiased(wide).backend == "sdpa" else attend_blocks
+        result = attend(wide)
+    if factors.ordered is not None:
+        result = torch.where(factors.ordered.reshape(-1, 1, 1, 1), result, torch.nan)
+    return result
