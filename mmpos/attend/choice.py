@@ -10,6 +10,7 @@ from .dense import attend_dense
 from .factors import Factors, find_factors, widen
 from .flex import attend_flex, why_not_flex
 from .fused import KEPT, attend_blocks, attend_whole
+from .pairs import CoordinateBias
 from .problem import Problem, no_autocast
 
 BACKENDS = ("auto", "dense", "sdpa", "blocks", "factors", "flex")
@@ -64,14 +65,14 @@ def _choose(problem: Problem) -> tuple[Choice, Factors | None]:
         return Choice("flex", "compiled on CUDA, and the bias has a score"), None
     why_not = f"{problem.sight.queries} queries are too few for factors"
     if problem.sight.queries >= QUERIES:
-        found = find_factors(problem)
+        most = problem.q.shape[-1] if many else problem.q.shape[-1] // 4
+        rank = problem.bias.module.rank if isinstance(problem.bias, CoordinateBias) else None
+        found = find_factors(problem) if rank is None or rank <= most else None
         if isinstance(found, Factors):
-            rank, width = found.left.shape[-1], problem.q.shape[-1]
-            if rank <= width // 4 or (rank <= width and many):
+            rank = found.left.shape[-1]
+            if rank <= most:
                 return Choice("factors", f"the bias is an inner product of {rank} channels"), found
-            why_not = f"its factors have {rank} channels"
-        else:
-            why_not = found
+        why_not = found if isinstance(found, str) else f"its factors have {rank} channels"
     if many or problem.numbers > WEIGHTS:
         return Choice("blocks", f"the bias has {pairs} numbers, more than are kept; {why_not}"), None
     if problem.sight.is_causal and problem.sight.queries >= CAUSAL and not torch.compiler.is_compiling():

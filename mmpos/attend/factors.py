@@ -42,6 +42,8 @@ def find_factors(problem: Problem, *, claim: bool = False) -> Factors | str:
         return f"{name} has no factors"
     if bias.after_softmax:
         return f"{name} is added after the softmax"
+    if not problem.scale:
+        return "the scale is 0"
     if bias.q_prefix or bias.k_prefix:
         return "factors leave out a number of each query's own, which prefix tokens, whose bias is given, would lack"
     ordered, claimed = None, False

@@ -51,9 +51,8 @@ def prepare(
     prefix = num_prefix_tokens if pair_bias is None else pair_bias.k_prefix
     sight = mask.between(shape, num_prefix_tokens=prefix, device=q.device)
     if isinstance(logit_scale, LogitScale):
-        factor = _fit_scale(
-            _evaluate_scale(logit_scale, sight, q_coords), (prod(batch), *shape[-3:]), num_prefix_tokens
-        )
+        factor = _evaluate_scale(logit_scale, sight, q_coords, num_prefix_tokens)
+        factor = _fit_scale(factor, (prod(batch), *shape[-3:]), num_prefix_tokens)
     else:
         factor = None if logit_scale is None else _fit_scale(logit_scale, shape, num_prefix_tokens)
 
@@ -79,14 +78,8 @@ def _coordinate_bias(
         raise ValueError(f"{name} is a bias of coordinates: attention needs q_coords")
     check_coords(q_coords, bias.axes, "q_coords", owner=f"{name}(axes={{axes}})")
     check_coords(k_coords, bias.axes, "k_coords", owner=f"{name}(axes={{axes}})")
-    prefixes = []
-    for what, coords, count in (("queries", q_coords, shape[-2]), ("keys", k_coords, shape[-1])):
-        prefixes.append(count - coords.shape[-2])
-        if prefixes[-1] not in (0, num_prefix_tokens):
-            raise ValueError(
-                f"the coordinates have shape {tuple(coords.shape)}, which leaves out {prefixes[-1]} of the {what}; "
-                f"num_prefix_tokens is {num_prefix_tokens}"
-            )
+    q_prefix = _left_out("q_coords", q_coords, -2, "queries", shape[-2], num_prefix_tokens)
+    k_prefix = _left_out("k_coords", k_coords, -2, "keys", shape[-1], num_prefix_tokens)
     parts: dict[str, Tensor] = {}
     for needed in sorted(bias.needs):
         part = content.get(needed)
@@ -99,7 +92,7 @@ def _coordinate_bias(
         parts[needed] = part.narrow(-2, part.shape[-2] - count, count)
     of_keys = {"key": parts.pop("key")} if "key" in parts else {}
     rows = (prod(batch), shape[-3])
-    return CoordinateBias(bias, q_coords, k_coords, parts, of_keys, prefixes[0], prefixes[1], rows)
+    return CoordinateBias(bias, q_coords, k_coords, parts, of_keys, q_prefix, k_prefix, rows)
 
 
 def _tensor_bias(bias: Tensor, shape: tuple[int, ...], num_prefix_tokens: int) -> TensorBias:
@@ -107,35 +100,36 @@ def _tensor_bias(bias: Tensor, shape: tuple[int, ...], num_prefix_tokens: int) -
         raise TypeError(f"bias must be floating point, got {bias.dtype}; a mask goes to mask")
     if bias.ndim < 2:
         raise ValueError(f"bias must be (..., h, q, k), got shape {tuple(bias.shape)}")
-    prefixes = [full - own for full, own in zip(shape[-2:], bias.shape[-2:], strict=True)]
-    for what, missing in zip(("queries", "keys"), prefixes, strict=True):
-        if missing not in (0, num_prefix_tokens):
-            raise ValueError(
-                f"the bias has shape {tuple(bias.shape)}, which leaves out {missing} of the {what}; "
-                f"num_prefix_tokens is {num_prefix_tokens}"
-            )
+    q_prefix = _left_out("bias", bias, -2, "queries", shape[-2], num_prefix_tokens)
+    k_prefix = _left_out("bias", bias, -1, "keys", shape[-1], num_prefix_tokens)
     check_fit("bias", bias, (*shape[:-2], *bias.shape[-2:]))
-    return TensorBias(flat_rows(bias[(None,) * max(3 - bias.ndim, 0)], shape[:-3], 3), *prefixes)
+    return TensorBias(flat_rows(bias[(None,) * max(3 - bias.ndim, 0)], shape[:-3], 3), q_prefix, k_prefix)
 
 
-def _evaluate_scale(logit_scale: LogitScale, sight: Sight, q_coords: Tensor | None) -> Tensor:
+def _evaluate_scale(logit_scale: LogitScale, sight: Sight, q_coords: Tensor | None, num_prefix_tokens: int) -> Tensor:
     """The factors, told how many keys each query sees."""
     if q_coords is None:
         raise ValueError(f"{type(logit_scale).__name__} is a scale of coordinates: attention needs q_coords")
-    visible = sight.count_keys()
-    return logit_scale(q_coords, visible=visible.narrow(-1, sight.queries - q_coords.shape[-2], q_coords.shape[-2]))
+    missing = _left_out("q_coords", q_coords, -2, "queries", sight.queries, num_prefix_tokens)
+    return logit_scale(q_coords, visible=sight.count_keys()[..., missing:])
 
 
 def _fit_scale(factor: Tensor, shape: tuple[int, ...], num_prefix_tokens: int) -> Float[Tensor, "#b #h q"]:
     """Factors of all queries, 1 for prefix tokens, which they leave out."""
-    missing = shape[-2] - factor.shape[-1]
-    if missing not in (0, num_prefix_tokens):
-        raise ValueError(
-            f"logit_scale has shape {tuple(factor.shape)}, which leaves out {missing} of the queries; "
-            f"num_prefix_tokens is {num_prefix_tokens}"
-        )
+    missing = _left_out("logit_scale", factor, -1, "queries", shape[-2], num_prefix_tokens)
     check_fit("logit_scale", factor, (*shape[:-2], factor.shape[-1]))
     return flat_rows(F.pad(factor, (missing, 0), value=1.0), shape[:-3], 2)
+
+
+def _left_out(name: str, part: Tensor, axis: int, what: str, count: int, num_prefix_tokens: int) -> int:
+    """How many prefix tokens a tensor leaves out on an axis: none or all."""
+    missing = count - part.shape[axis]
+    if missing not in (0, num_prefix_tokens):
+        raise ValueError(
+            f"{name} has shape {tuple(part.shape)}, which leaves out {missing} of the {what}; "
+            f"num_prefix_tokens is {num_prefix_tokens}"
+        )
+    return missing
 
 
 def _rotate(

@@ -82,6 +82,7 @@ class AttentionBias(Encoding):
 
     needs: frozenset[str] = frozenset()
     after_softmax: bool = False
+    rank: int | None = None  # channels that `factors` would have, where that is known without making them
 
     @abstractmethod
     def forward(

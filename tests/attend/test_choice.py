@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmpos import AttentionBias, attention, sequence_coords
+from mmpos import AttentionBias, RelativeSinusoids, attention, sandwich_bias, sequence_coords
 from mmpos.attend import choose_backend
 from mmpos.masks import documents, padding, window
 from tests.attention_checks import Late, Steep, Waves
@@ -78,6 +78,7 @@ def test_dropped_weights_and_gradients_of_a_bias_are_not_written_out_for_many_pa
         ("factors", {"bias": Late(0.5, 0.5), "is_causal": True}, "Late is added after the softmax"),
         ("factors", {"bias": Steep(0.5, 0.5)}, "Steep has no factors where coordinates do not grow along causal"),
         ("factors", {"bias": Waves(1), "num_prefix_tokens": 1}, "prefix tokens"),
+        ("factors", {"bias": Waves(1), "scale": 0.0}, "the scale is 0"),
         ("flex", {"bias": Waves(1)}, "Waves has no score"),
         ("flex", {"bias": torch.zeros(5, 5)}, "takes biases of coordinates, not tensors"),
         ("flex", {"bias": Late(0.5, 0.5)}, "Late is added after the softmax"),
@@ -90,3 +91,14 @@ def test_a_backend_that_cannot_says_why(backend, options, message):
     coords = sequence_coords(5 - options.get("num_prefix_tokens", 0))
     with pytest.raises(ValueError, match=f"backend '{backend}' cannot compute this: .*{message}"):
         attention(**{"q": q, "k": q, "v": q, "backend": backend, "q_coords": coords, **options})
+
+
+@pytest.mark.parametrize("bias", [sandwich_bias(8, dim=256), RelativeSinusoids(8, 64, 512)], ids=["waves", "sinusoids"])
+def test_factors_of_too_many_channels_are_not_made_to_be_counted(bias, monkeypatch):
+    def refuse(*coords, **options):
+        raise AssertionError("factors were made")
+
+    monkeypatch.setattr(type(bias), "factors", refuse)
+    choice = chosen(4096, bias=bias, is_causal=True)
+    assert choice.backend == "blocks"
+    assert f"its factors have {bias.rank} channels" in choice.reason

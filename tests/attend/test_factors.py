@@ -41,16 +41,17 @@ def test_factors_are_exact_in_half_precision(dtype, tolerance, autocast):
 
 
 @pytest.mark.parametrize("backend", ["factors", "blocks", "sdpa"])
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("autocast", [False, True])
-def test_half_precision_tells_neighbours_far_away_apart(backend, autocast):
-    # Rounded to bfloat16, 256 neighbours at a distance of 20000 would weigh the same.
-    n, dtype = 300, torch.float32 if autocast else torch.bfloat16
+def test_half_precision_tells_neighbours_far_away_apart(backend, half, autocast):
+    # Rounded to half precision they would all weigh the same, and two numbers of bfloat16 are not enough either.
+    n, dtype = 300, torch.float32 if autocast else half
     q, k = torch.zeros(1, 1, n, 8, dtype=dtype), torch.zeros(1, 1, n, 8, dtype=dtype)
     v = torch.eye(n, dtype=dtype)[None, None]
-    coords, bias = sequence_coords(n, offset=20000), Steep(0.4)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    coords, bias = (100_000 + 0.37 * torch.arange(n, dtype=torch.float64))[:, None], Steep(0.4)
+    with torch.autocast("cpu", half, enabled=autocast):
         got = attention(q, k, v, bias=bias, q_coords=coords, is_causal=True, backend=backend)
-    weights = (0.4 * torch.arange(n)).double().exp()
+    weights = (0.4 * 0.37 * torch.arange(n)).double().exp()
     torch.testing.assert_close(got[0, 0, -1].double(), weights / weights.sum(), atol=2**-9, rtol=0)
 
 

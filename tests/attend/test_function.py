@@ -501,6 +501,7 @@ Q, KV, COORDS = torch.zeros(2, 4, 5, 8), torch.zeros(2, 2, 7, 8), sequence_coord
             ValueError,
             r"q_coords must fit rows of shape \(2,\), got shape \(3, 5, 1\)",
         ),
+        ({"logit_scale": Recorded(), "q_coords": sequence_coords(7)}, ValueError, "q_coords .*leaves out -2 of the"),
         ({"logit_scale": Recorded()}, ValueError, "Recorded is a scale of coordinates: attention needs q_coords"),
         (
             {"logit_scale": Recorded(), "q_coords": COORDS, "mask": torch.ones(4, 5, 5, dtype=torch.bool)},

@@ -63,8 +63,7 @@ def _read(take: Callable[[Sequence[Tensor]], Tensor], places: Sequence[Tensor], 
 
 def _around(place: Tensor, side: int) -> list[tuple[Tensor, Tensor]]:
     """The cells below and above a place on one axis, and their shares."""
-    place = place.nan_to_num(0).clamp(0, side - 1)
-    low = place.detach().floor()
-    share, cell = place - low, low.long()
+    place = torch.fmax(place, torch.zeros_like(place))  # 0 for NaN, whose share would reach the table's gradient
+    cell, share = place.detach().floor().long(), place.remainder(1)
     # At the far edge the upper cell has the share 0 and would lie outside.
-    return [(cell, 1 - share), ((cell + 1).clamp(max=side - 1), share)]
+    return [(cell.clamp(0, side - 1), 1 - share), ((cell + 1).clamp(0, side - 1), share)]

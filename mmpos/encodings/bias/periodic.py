@@ -54,6 +54,7 @@ class PeriodicBias(AttentionBias):
         self.periods = _periods_of_axes(periods, axes)
         self._waves = _spectrum(self.periods, harmonics)
         self.num_waves = harmonics * sum(map(len, self.periods))
+        self.rank = 2 * self.num_waves
         self._fixed = None if amplitudes is None else _rows(amplitudes, num_heads, self.num_waves)
         if self._fixed is None:
             self.amplitudes = nn.Parameter(torch.empty(num_heads, self.num_waves, dtype=torch.float32))

@@ -58,6 +58,7 @@ class RelativeSinusoids(AttentionBias):
         self.num_heads, self.head_dim, self.dim, self.axes, self.base = num_heads, head_dim, dim, axes, base
         self.scale = head_dim**-0.5 if scale is None else scale
         self.spectrum = Axial().spectrum(dim, axes, base, name="dim")
+        self.rank = dim + 1
         self.weight = nn.Parameter(torch.empty(num_heads, head_dim, dim))
         self.content_bias = nn.Parameter(torch.empty(num_heads, head_dim))
         self.position_bias = nn.Parameter(torch.empty(num_heads, head_dim))

@@ -100,6 +100,10 @@ def test_score_is_one_entry_of_the_bias():
     got = every(torch.arange(3), far, coords)
     outside = (far[:, None] - coords[None])[..., 1] > 3
     assert torch.equal(got.isnan(), outside.expand(3, 12, 12))
+    far = torch.tensor([[1e300, 0.0], [-1e300, 0.0], [0.0, 2.0**63], [1.5, 0.0]], dtype=torch.float64)
+    got = every(torch.arange(3), far, coords[:1].double())
+    assert got[:, :3].isnan().all()
+    assert torch.equal(got[:, 3:], bias(far[3:], coords[:1]))
 
 
 def test_the_score_runs_in_flex_attention():
