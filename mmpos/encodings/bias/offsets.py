@@ -100,8 +100,8 @@ def resize_table(
 def fit_table(found: Tensor, window: Sequence[int], num_heads: int, owner: str, resize: bool) -> Tensor:
     """A checkpoint's table as one of this window.
 
-    It may be a flat list of rows in the same order, as Swin and ConvTran save it. Where such rows are not as many as
-    this window has, they are taken to be of a window with equal sides.
+    It may be a flat list of rows in the same order, as Swin and ConvTran save it, if they are as many as this window
+    has: of which window others are their number does not tell.
 
     Args:
         found: The table of the checkpoint.
@@ -118,6 +118,11 @@ def fit_table(found: Tensor, window: Sequence[int], num_heads: int, owner: str, 
     if tuple(table.shape) == shape:
         return table
     sides = table.shape[:-1]
+    if table.ndim == 2 < len(shape) and table.shape[-1] == num_heads:
+        raise ValueError(
+            f"has {len(table)} rows, this {owner} {math.prod(shape[:-1])}; resample it first: "
+            f"resample_bias_table(table, {tuple(window)}, old_window=...)"
+        )
     if table.ndim != len(shape) or table.shape[-1] != num_heads or any(side % 2 == 0 for side in sides):
         raise ValueError(f"has shape {tuple(found.shape)}, this {owner} {shape}")
     old, new = _by(window_of(table.shape)), _by(window)
@@ -132,14 +137,9 @@ def fit_table(found: Tensor, window: Sequence[int], num_heads: int, owner: str, 
 
 
 def _unflatten(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Rows of a flat table on as many axes as ``shape`` has."""
-    axes = len(shape) - 1
-    if rows.ndim != 2 or axes == 1:
-        return rows
-    sides = shape[:-1]
-    if len(rows) != math.prod(sides):
-        sides = (round(len(rows) ** (1 / axes)),) * axes
-    return rows.unflatten(0, sides) if len(rows) == math.prod(sides) else rows
+    """Rows of a flat table on as many axes as ``shape`` has, if they are as many."""
+    fits = rows.ndim == 2 < len(shape) and len(rows) == math.prod(shape[:-1])
+    return rows.unflatten(0, shape[:-1]) if fits else rows
 
 
 def _by(sides: Sequence[float]) -> str:

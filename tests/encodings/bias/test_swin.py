@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmpos import grid_coords, sequence_coords, video_coords
+from mmpos import grid_coords, resample_bias_table, sequence_coords, video_coords
 from mmpos.encodings.bias.swin import SwinBias
 
 COORDS = {(9,): sequence_coords(9), (4, 7): grid_coords(4, 7), (2, 3, 5): video_coords(2, 3, 5)}
@@ -301,7 +301,7 @@ def test_a_table_of_another_window_is_explained_on_loading(old, new, strict):
 
 
 def test_what_fits_no_window_is_refused():
-    for shape in ((7, 13, 4), (8, 13, 3), (13, 3), (7, 13)):
+    for shape in ((7, 13, 4), (8, 13, 3), (7, 13)):
         with pytest.raises(RuntimeError, match=r"weight of the checkpoint has shape \(.*, this SwinBias \(7, 13, 3\)"):
             bias_of((4, 7)).load_state_dict({"weight": torch.zeros(shape)})
 
@@ -341,16 +341,16 @@ def test_beits_last_rows_are_those_of_the_class_token(window):
         bias_of(window).load_state_dict({"weight": rows})
 
 
-def test_flat_tables_of_square_windows_are_resized_when_asked():
-    rows = torch.randn(13 * 13 + 3, 4)
-    bias = bias_of((12, 9), num_heads=4, prefix=True, resize_on_load=True)
-    with pytest.warns(UserWarning, match="a table of 7 x 7 tokens to 12 x 9 on loading"):
+@pytest.mark.parametrize("resize_on_load", [False, True])
+def test_flat_tables_of_another_window_are_never_guessed(resize_on_load):
+    bias = bias_of((12, 9), num_heads=4, resize_on_load=resize_on_load)
+    rows = torch.randn(13 * 13, 4)  # 7 x 7, or 85 x 1: nothing says which
+    message = r"has 169 rows, this SwinBias 391; resample it first: resample_bias_table\(table, \(12, 9\), old_window"
+    with pytest.raises(RuntimeError, match=message):
         bias.load_state_dict({"weight": rows})
-    want = F.interpolate(rows[:-3].T.reshape(1, 4, 13, 13), (23, 17), mode="bicubic")[0].permute(1, 2, 0)
+    bias.load_state_dict({"weight": resample_bias_table(rows, (12, 9), old_window=(7, 7))})
+    want = F.interpolate(rows.T.reshape(1, 4, 13, 13), (23, 17), mode="bicubic")[0].permute(1, 2, 0)
     torch.testing.assert_close(bias.weight.detach(), want, atol=1e-6, rtol=0)
-    assert torch.equal(bias.prefix_weight, rows[-3:])
-    with pytest.raises(RuntimeError, match=r"has shape \(117, 4\), this SwinBias \(23, 17, 4\)"):
-        bias.load_state_dict({"weight": torch.zeros(13 * 9, 4)})  # 7 x 5, or 59 x 1: nothing says which
 
 
 def test_a_class_token_that_the_checkpoint_lacks_is_missing():
