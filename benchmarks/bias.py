@@ -37,6 +37,7 @@ MORE: dict[str, dict] = {
     "RelativeLogits": {"extent": 128},
 }
 MILLION = 1e6
+PATH = RESULTS / "bias.csv"
 
 
 def make(name: str, tokens: int) -> tuple[AttentionBias, Tensor]:
@@ -170,7 +171,7 @@ def main() -> None:
             for which in arguments.passes:
                 repeats = max(min(arguments.repeats, arguments.repeats * 4096 // tokens), 1)
                 rows += measure([PLAIN, *arguments.biases], tokens, mask, which, repeats)
-                write_rows(arguments.folder / "bias.csv", rows)
+                write_rows(arguments.folder / PATH.name, rows)
                 print(table(rows[-len(arguments.biases) - 1 :]), flush=True)
     text = f"{table(rows)}\n\nRatio of times to no bias, and memory beyond the inputs; {setting()}.\n"
     (arguments.folder / "bias.md").write_text(text, encoding="utf-8")

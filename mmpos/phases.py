@@ -6,6 +6,7 @@ remaining phase is an integer polynomial. There is no rounding before the last s
 coordinate, and has the same bits in eager and compiled code and on every device.
 """
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
 
@@ -21,6 +22,9 @@ LIMBS = (0, 1, -1, -2)
 
 # sin(pi / 2 x) / x as a polynomial of x^2 on [-1, 1] in units of 2^-31; minimax, off by 1.4e-11 at most.
 QUARTER_SINE = (3373259426, -1387197326, 171138528, -10053703, 344064, -7341)
+
+# Angles that are computed at a time: what is between, in int64, then stays in a processor's cache.
+ANGLES = 2**18
 
 Steps = tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]  # (limb, h, a, p)
 
@@ -39,12 +43,26 @@ def exact_cos_sin(
 
     A coordinate that is NaN, infinite or beyond int64 gives NaN for its token. No gradient flows to coordinates.
     """
+    tokens = _tokens_at_a_time(coords, steps)
+    if tokens is not None:
+        parts = [exact_cos_sin(part, steps) for part in coords.split(tokens, dim=-2)]
+        cos, sin = (torch.cat(part, dim=-2) for part in zip(*parts, strict=True))
+        return cos, sin
     if not coords.is_floating_point():
         return _cos_sin(_phase(_integer_limbs(coords.to(torch.int64)), steps))
     valid = (coords.abs() < 2**63).all(-1, keepdim=True)
     cos, sin = _cos_sin(_phase(_float_limbs(coords.where(valid, 0)), steps))
     valid = valid.unsqueeze(-3)
     return cos.where(valid, torch.nan), sin.where(valid, torch.nan)
+
+
+def _tokens_at_a_time(coords: Shaped[Tensor, "*batch n a"], steps: Steps) -> int | None:
+    """So many tokens that what is computed between stays in a processor's cache; None for all. Kernels need no such."""
+    if torch.compiler.is_compiling() or coords.is_meta:
+        return None
+    angles = math.prod(coords.shape[:-2]) * len(steps[0]) * len(steps[0][0][0])
+    tokens = max(ANGLES // max(angles, 1), 1)
+    return tokens if tokens < coords.shape[-2] else None
 
 
 def _turn_share(freq: Decimal, limb: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmpos import RoPE
+from mmpos import RoPE, phases
 from mmpos.frequencies import Bands, Geometric, Harmonics, Pair, Periods, Spectrum
 from mmpos.scaling import NTK
 from mmpos.spectra import Axial, Given, Shared
@@ -318,3 +318,19 @@ def test_the_default_dtype_does_not_reach_the_phases(default):
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("angles", [1, 50, 3000])
+@pytest.mark.parametrize("floats", [False, True])
+def test_many_tokens_in_parts_are_the_same_bits(angles, floats, monkeypatch):
+    coords = torch.randint(-(2**40), 2**40, (3, 57, 2), generator=torch.Generator().manual_seed(1))
+    coords = coords.double() / 7 if floats else coords
+    spectrum = Axial().spectrum(24, 2, 100.0)
+    whole = spectrum.cos_sin(coords)
+    seen = []
+    plain = phases._phase
+    monkeypatch.setattr(phases, "_phase", lambda limbs, steps: (seen.append(limbs[0].shape[-2]), plain(limbs, steps))[1])
+    monkeypatch.setattr(phases, "ANGLES", angles)
+    assert all(map(torch.equal, spectrum.cos_sin(coords), whole))
+    assert (max(seen) == 57) == (angles == 3000)
+    assert sum(seen) == 57

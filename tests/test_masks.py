@@ -136,6 +136,14 @@ def test_masks_join_with_boolean_tensors_from_either_side():
         causal() & "causal"
 
 
+def test_a_function_of_indices_says_the_same():
+    given = torch.randn(3, 2, 5, 7, generator=torch.Generator().manual_seed(0)) > 0
+    mask = documents(torch.arange(15).view(3, 5) // 4, torch.arange(21).view(3, 7) // 6) & given
+    sight = mask.between((3, 2, 5, 7), device=CPU)
+    every = torch.meshgrid(*map(torch.arange, (3, 2, 5, 7)), indexing="ij")
+    assert torch.equal(sight.sees(*every), mask.dense(5, 7))
+
+
 def test_windows_skip_keys_but_not_prefix_tokens():
     sight = window(4).between((1, 102, 102), num_prefix_tokens=2, device=CPU)
     assert sight.keys_seen(50, 60) == Span(2, 47, 60)

@@ -57,6 +57,12 @@ def find_factors(problem: Problem, *, claim: bool = False) -> Factors | str:
     return Factors(left, right, None if ordered is None or values_known(ordered) else ordered)
 
 
+def count_channels(problem: Problem, factors: Factors) -> int:
+    """How many channels the factors take."""
+    rank = factors.left.shape[-1]
+    return rank * PARTS * (PARTS + 1) // 2 if _dtype(problem.q) == torch.bfloat16 else rank
+
+
 def widen(problem: Problem, factors: Factors) -> Problem:
     """The same attention without a bias: the factors are the first channels of queries and keys."""
     sight, dtype = problem.sight, _dtype(problem.q)
@@ -89,7 +95,7 @@ def _join(factors: Float[Tensor, "#b #h n r"], x: Float[Tensor, "b h n d"]) -> F
 def _split(
     left: Float[Tensor, "#b #h q r"], right: Float[Tensor, "#b #h k r"]
 ) -> tuple[Float[Tensor, "#b #h q s"], Float[Tensor, "#b #h k s"]]:
-    """The same products of numbers that bfloat16 holds: each is a sum of parts, and parts too small to matter go."""
+    """The same inner products of numbers that bfloat16 holds: sums of parts, whose smallest products are left out."""
     products = [
         (own, other) for i, own in enumerate(_parts(left)) for j, other in enumerate(_parts(right)) if i + j < PARTS
     ]
@@ -101,11 +107,8 @@ def _parts(x: Tensor) -> list[Tensor]:
     """Numbers of bfloat16, each of what those before it leave, that add up to ``x``."""
     parts = []
     for _ in range(PARTS):
-        part = x.bfloat16().to(x.dtype)
-        if parts and values_known(x) and not part.any():
-            break
-        parts.append(part)
-        x = x - part
+        parts.append(x.bfloat16().to(x.dtype))
+        x = x - parts[-1]
     return parts
 
 

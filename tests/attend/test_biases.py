@@ -166,7 +166,7 @@ def test_every_mask(name, mask, backend):
 
 @pytest.mark.parametrize("backend", ["sdpa", "blocks", "dense"])
 @pytest.mark.parametrize("mask", ["none", "window", "joined"])
-@pytest.mark.parametrize("prefix, is_batched", [(0, True), (2, False), (2, True)])
+@pytest.mark.parametrize("prefix, is_batched", [(0, True), (3, False), (3, True)])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_bias(name, prefix, is_batched, mask, backend):
     compare(*attend(name, mask, backend, prefix, is_batched))
