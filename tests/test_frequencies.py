@@ -327,9 +327,13 @@ def test_many_tokens_in_parts_are_the_same_bits(angles, floats, monkeypatch):
     coords = coords.double() / 7 if floats else coords
     spectrum = Axial().spectrum(24, 2, 100.0)
     whole = spectrum.cos_sin(coords)
-    seen = []
-    plain = phases._phase
-    monkeypatch.setattr(phases, "_phase", lambda limbs, steps: (seen.append(limbs[0].shape[-2]), plain(limbs, steps))[1])
+    seen, plain = [], phases._phase
+
+    def watched(limbs, steps):
+        seen.append(limbs[0].shape[-2])
+        return plain(limbs, steps)
+
+    monkeypatch.setattr(phases, "_phase", watched)
     monkeypatch.setattr(phases, "ANGLES", angles)
     assert all(map(torch.equal, spectrum.cos_sin(coords), whole))
     assert (max(seen) == 57) == (angles == 3000)
