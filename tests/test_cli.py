@@ -207,9 +207,7 @@ def test_wrong_input_is_one_clear_message(capsys):
     assert fail(*fit, "--model.image_size", "[8, 9]") == message
     message = "error: the image size (8 x 8) must be a multiple of patch_size (3 x 3)"
     assert fail(*fit, "--model.image_size", 9, "--model.patch_size", 3) == message
-    message = (
-        "error: ImageClassifier has no argument 'rotery'; did you mean 'rotary'? Known: additive,"
-    )
+    message = "error: ImageClassifier has no argument 'rotery'; did you mean 'rotary'? Known: additive,"
     assert fail(*fit, "--model.rotery", "null").startswith(message)
     assert fail(*fit, "--trainer.max_epoch", 3) == "error: unrecognized arguments: --trainer.max_epoch 3"
     assert re.search("batch_size.*int.*many", fail(*fit, "--data.batch_size", "many"))

@@ -43,12 +43,15 @@ def test_the_two_commands_stand_where_ci_looks_for_them():
     ]
 
 
-@pytest.mark.parametrize("study, page", [("digits", "README.md"), ("resolution", "docs/images.md")])
+@pytest.mark.parametrize(
+    "study, page", [("digits", "README.md"), ("resolution", "docs/images.md"), ("bias", "docs/attention.md")]
+)
 def test_a_table_of_a_study_is_that_of_its_results(study, page):
+    read_rows = importlib.import_module("benchmarks.study").read_rows
     benchmark = importlib.import_module(f"benchmarks.{study}")
     text = (ROOT / page).read_text(encoding="utf-8")
     shown = text.partition(f"<!-- {study} -->")[2].partition(f"<!-- /{study} -->")[0]
-    assert shown.strip() == benchmark.table(benchmark.read_rows(benchmark.PATH))
+    assert shown.strip() == benchmark.table(read_rows(benchmark.PATH))
 
 
 def test_comments_that_show_output_are_true(capsys, tmp_path, monkeypatch, restored_table):

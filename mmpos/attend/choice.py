@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .dense import attend_dense
-from .factors import Factors, find_factors, widen
+from .factors import Factors, count_channels, find_factors, widen
 from .flex import attend_flex, why_not_flex
 from .fused import KEPT, attend_blocks, attend_whole
 from .pairs import CoordinateBias
@@ -67,12 +67,13 @@ def _choose(problem: Problem) -> tuple[Choice, Factors | None]:
     if problem.sight.queries >= QUERIES:
         most = problem.q.shape[-1] if many else problem.q.shape[-1] // 4
         rank = problem.bias.module.rank if isinstance(problem.bias, CoordinateBias) else None
-        found = find_factors(problem) if rank is None or rank <= most else None
+        channels = count_channels(problem, rank or 0)
+        found = find_factors(problem) if channels <= most else None
         if isinstance(found, Factors):
-            rank = found.left.shape[-1]
-            if rank <= most:
-                return Choice("factors", f"the bias is an inner product of {rank} channels"), found
-        why_not = found if isinstance(found, str) else f"its factors have {rank} channels"
+            channels = count_channels(problem, found.left.shape[-1])
+            if channels <= most:
+                return Choice("factors", f"the bias is an inner product of {channels} channels"), found
+        why_not = found if isinstance(found, str) else f"its factors have {channels} channels"
     if many or problem.numbers > WEIGHTS:
         return Choice("blocks", f"the bias has {pairs} numbers, more than are kept; {why_not}"), None
     if problem.sight.is_causal and problem.sight.queries >= CAUSAL and not torch.compiler.is_compiling():

@@ -57,9 +57,8 @@ def find_factors(problem: Problem, *, claim: bool = False) -> Factors | str:
     return Factors(left, right, None if ordered is None or values_known(ordered) else ordered)
 
 
-def count_channels(problem: Problem, factors: Factors) -> int:
-    """How many channels the factors take."""
-    rank = factors.left.shape[-1]
+def count_channels(problem: Problem, rank: int) -> int:
+    """How many channels factors of so many take."""
     return rank * PARTS * (PARTS + 1) // 2 if _dtype(problem.q) == torch.bfloat16 else rank
 
 

@@ -10,8 +10,8 @@ from mmpos.masks import documents, padding, window
 from tests.attention_checks import Late, Steep, Waves
 
 
-def chosen(n=256, heads=8, bias=None, device="meta", **options):
-    q = torch.empty(1, heads, n, 64, device=device)
+def chosen(n=256, heads=8, bias=None, device="meta", dtype=torch.float32, **options):
+    q = torch.empty(1, heads, n, 64, device=device, dtype=dtype)
     coords = {"q_coords": sequence_coords(n).to(device)} if isinstance(bias, AttentionBias) else {}
     return choose_backend(q, q, q, bias=bias, **coords, **options)
 
@@ -50,6 +50,11 @@ def chosen(n=256, heads=8, bias=None, device="meta", **options):
         ({"device": "cpu", "bias": Waves(16), "n": 1024}, "sdpa", "few enough; its factors have 32 channels"),
         ({"device": "cpu", "bias": Waves(16), "n": 2048}, "factors", "an inner product of 32 channels"),
         ({"device": "cpu", "bias": Waves(40), "n": 2048}, "blocks", "its factors have 80 channels"),
+        (
+            {"device": "cpu", "bias": Waves(4), "n": 1024, "dtype": torch.bfloat16},
+            "sdpa",
+            "its factors have 48 channels",
+        ),
         ({"bias": Late(*[0.5] * 8), "n": 2048}, "blocks", "Late is added after the softmax"),
         ({"bias": torch.zeros(8, 1024, 1024, device="meta"), "n": 1024}, "sdpa", "a tensor has no factors"),
     ],
