@@ -3,7 +3,7 @@
 One row of 8 heads of 64 channels in float32. All run in one process in turns, and medians are compared with those of
 PyTorch's attention with the same mask and no bias. Memory is the largest sum of all tensors that PyTorch's allocator
 holds at a time beyond what it held before the call, the result among them; buffers that libraries allocate themselves
-are not in it. Results go to ``results/bias.csv``, ``.md`` and ``.png``.
+are not in it. Results go to ``results/bias.csv`` and ``.png``.
 """
 
 import argparse
@@ -156,7 +156,7 @@ def plot(rows: Sequence[dict[str, str]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measures, writes the three files and prints the table."""
+    """Measures, writes the two files and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--biases", nargs="*", default=BIASES, help="names of the factory")
     parser.add_argument("--tokens", nargs="*", type=int, default=TOKENS)
@@ -173,10 +173,8 @@ def main() -> None:
                 rows += measure([PLAIN, *arguments.biases], tokens, mask, which, repeats)
                 write_rows(arguments.folder / PATH.name, rows)
                 print(table(rows[-len(arguments.biases) - 1 :]), flush=True)
-    text = f"{table(rows)}\n\nRatio of times to no bias, and memory beyond the inputs; {setting()}.\n"
-    (arguments.folder / "bias.md").write_text(text, encoding="utf-8")
     plot(rows, arguments.folder / "bias.png")
-    print(text)
+    print(f"{table(rows)}\n\nRatio of times to no bias, and memory beyond the inputs; {setting()}.")
 
 
 if __name__ == "__main__":
