@@ -142,17 +142,21 @@ def plot(rows: Sequence[dict[str, str]], path: Path) -> None:
 
     first = (rows[0]["mask"], rows[0]["pass"])
     rows = [row for row in rows if (row["mask"], row["pass"]) == first]
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    names, tokens = (list(dict.fromkeys(row[column] for row in rows)) for column in ("bias", "tokens"))
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
     for axis, column, unit in zip(axes, ("ms", "memory_mb"), ("ms", "MB"), strict=True):
-        for name in dict.fromkeys(row["bias"] for row in rows):
+        for name, color in zip(names, plt.get_cmap("tab20").colors, strict=False):
             own = [row for row in rows if row["bias"] == name]
-            style = {"color": "black", "linewidth": 2} if name == PLAIN else {"marker": "."}
-            axis.plot([int(row["tokens"]) for row in own], [float(row[column]) for row in own], label=name, **style)
+            style = {"color": "black", "linewidth": 2} if name == PLAIN else {"color": color, "marker": "."}
+            label = name if unit == "ms" else None
+            axis.plot([int(row["tokens"]) for row in own], [float(row[column]) for row in own], label=label, **style)
         axis.set(xscale="log", yscale="log", xlabel="tokens", ylabel=unit, title=f"{first[1]}, mask {first[0]}")
+        axis.set_xticks([int(count) for count in tokens], [f"{int(count):,}" for count in tokens])
+        axis.minorticks_off()
     dense = {int(row["tokens"]): float(row["dense_bias_mb"]) for row in rows}
     axes[1].plot(dense.keys(), dense.values(), "--", color="gray", label="a tensor of all pairs")
-    axes[1].legend(fontsize="small")
-    figure.savefig(path, dpi=150)
+    figure.legend(loc="outside right center", fontsize="small")
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
