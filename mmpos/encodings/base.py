@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -97,9 +97,12 @@ class AttentionBias(Encoding):
         """The bias in float32; gradients flow to learned parts and to float coordinates."""
 
     def score(
-        self, head: Int[Tensor, ""], q_coord: Shaped[Tensor, " a"], k_coord: Shaped[Tensor, " a"]
+        self,
+        head: Int[Tensor, ""],
+        q_coord: Shaped[Tensor, " a"] | Sequence[Shaped[Tensor, ""]],
+        k_coord: Shaped[Tensor, " a"] | Sequence[Shaped[Tensor, ""]],
     ) -> Float[Tensor, ""]:
-        """One entry of the bias."""
+        """One entry of the bias; kernels hand coordinates over one number at a time."""
         raise NotImplementedError(f"{type(self).__name__} has no score lowering")
 
     def factors(
@@ -129,8 +132,8 @@ class LogitScale(Encoding):
 
     @abstractmethod
     def forward(
-        self, q_coords: Shaped[Tensor, "*batch q a"], *, visible: Int[Tensor, "*batch q"] | None = None
-    ) -> Float[Tensor, "*batch #h q"]:
+        self, q_coords: Shaped[Tensor, "*batch q a"], *, visible: Int[Tensor, "*rows q"] | None = None
+    ) -> Float[Tensor, "*out #h q"]:
         """The factors; ``visible`` is the number of keys that each query may attend to."""
 
 

@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ..attend.choice import QUERIES
+from ..attend.fused import KEPT
 from ..encodings import AttentionBias, Encoding, LogitScale, RoPE, RotaryEncoding, Rotation
 from ..factory import Kind, Slot, build
 from ..scaling import NTK, PositionInterpolation, Scaling, YaRN
-
-KEPT = 2**23
-"""Numbers of a bias, 32 MB, that are kept for all layers."""
 
 AdditiveTo = Literal["tokens", "queries_keys"]
 
@@ -200,6 +199,8 @@ class StackEncodings(nn.Module):
 def _is_kept(bias: AttentionBias, q_coords: Tensor, k_coords: Tensor, num_prefix_tokens: int) -> bool:
     """Whether a bias is evaluated once for all layers: if it depends on nothing else and is small."""
     if bias.needs or bias.after_softmax or (num_prefix_tokens and bias.prefix_bias() is not None):
+        return False
+    if type(bias).factors is not AttentionBias.factors and q_coords.shape[-2] >= QUERIES:
         return False
     rows = math.prod(torch.broadcast_shapes(q_coords.shape[:-2], k_coords.shape[:-2]))
     return rows * getattr(bias, "num_heads", 1) * q_coords.shape[-2] * k_coords.shape[-2] <= KEPT

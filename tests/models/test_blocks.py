@@ -275,3 +275,17 @@ def test_layers_of_a_pattern_may_each_learn_their_own():
 def test_a_pattern_holds_slots_of_layers_only():
     with pytest.raises(ValueError, match="layers may differ in rotary, bias and scale, got 'additive'"):
         StackEncodings(depth=2, layers=[{"additive": None}], **SIZES)
+
+
+def test_a_bias_of_many_numbers_goes_to_the_layers_as_a_module():
+    kept = StackEncodings(depth=2, bias={"name": "T5Bias"}, dim=48, num_heads=3)
+    coords = mmpos.sequence_coords(2000)
+    assert isinstance(kept(coords[:1000])[1].bias, torch.Tensor)
+    assert kept(coords)[1].bias is kept.bias[0]
+    factored = StackEncodings(depth=2, bias={"name": "ALiBi"}, dim=48, num_heads=3)
+    assert factored(coords[:1024])[0].bias is factored.bias[0]
+    late = StackEncodings(depth=2, bias={"name": "ERPE"}, dim=48, num_heads=3, size=(9,))
+    assert late(coords[:9])[0].bias is late.bias[0]
+    prefixed = StackEncodings(depth=2, bias={"name": "SwinBias", "prefix": True}, dim=48, num_heads=3, size=(9,))
+    assert prefixed(coords[:9], num_prefix_tokens=1)[0].bias is prefixed.bias[0]
+    assert isinstance(prefixed(coords[:9])[0].bias, torch.Tensor)
