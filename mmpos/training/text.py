@@ -131,7 +131,7 @@ class LanguageModel(LightningModule):
         """Logs ``test_bits``."""
         self._evaluate("test", batch)
 
-    def predict_step(self, batch: Int[Tensor, "b n"], batch_idx: int) -> Float[Tensor, "b n"]:
+    def predict_step(self, batch: Int[Tensor, "b n"], batch_idx: int) -> Float[Tensor, "b targets"]:
         """Bits of each byte but the first."""
         return cross_entropy(self(batch[:, :-1]), batch[:, 1:]) / math.log(2)
 
