@@ -1,10 +1,9 @@
 """One language model on longer and longer rows: which encoding holds up, and with which extension."""
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int64
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from ..models import TextTransformer
 from ..models.text import EXTENSIONS
-from .report import run_folder, show_path
+from .report import items, run_folder, show_path, write_rows
 from .text import cross_entropy
 
 BATCH_TOKENS = 1 << 14
@@ -72,8 +71,8 @@ class LengthEvaluation(Callback):
         last: int = 64,
         every_n_epochs: int = 1,
     ):
-        self.multiples = [int(item) for item in _items(lengths)]
-        self.how = [str(name) for name in _items(how)]
+        self.multiples = [int(item) for item in items(lengths)]
+        self.how = [str(name) for name in items(how)]
         for multiple in self.multiples:
             if multiple < 1 or multiple & (multiple - 1):
                 raise ValueError(f"lengths must be powers of 2, as multiples of the trained length, got {multiple}")
@@ -111,7 +110,9 @@ class LengthEvaluation(Callback):
         results = self.evaluate(trainer, pl_module, "test")
         if trainer.is_global_zero:
             folder = run_folder(trainer.ckpt_path) if trainer.ckpt_path else Path(trainer.default_root_dir)
-            write_results(folder / "lengths.csv", results)
+            write_rows(
+                folder / "lengths.csv", Result._fields, [result for result in results if result.bits is not None]
+            )
             print_lengths(results, self.notes)
             print(f"lengths: {show_path(folder / 'lengths.csv')}")
 
@@ -155,14 +156,6 @@ class LengthEvaluation(Callback):
             return None
 
 
-def write_results(path: Path, results: Sequence[Result]) -> None:
-    """Writes a CSV file with a row for each result that there is."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Result._fields)
-        writer.writerows(result for result in results if result.bits is not None)
-
-
 def print_lengths(results: Sequence[Result], notes: Sequence[str]) -> None:
     """Prints bits per byte, a row for each length and a column for each way, and why some are missing."""
     columns = list(dict.fromkeys(result.how for result in results))
@@ -177,10 +170,3 @@ def print_lengths(results: Sequence[Result], notes: Sequence[str]) -> None:
     Console().print(table)
     if notes:
         Console().print(f"-: {notes[0]}", markup=False, highlight=False)
-
-
-def _items(value: Any) -> list[Any]:
-    """The items of a list, or of text with commas."""
-    if isinstance(value, str):
-        return [item.strip() for item in value.split(",")]
-    return list(value) if isinstance(value, Sequence) else [value]

@@ -1,8 +1,10 @@
 """What a run tells at its end."""
 
+import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -50,3 +52,18 @@ def show_path(path: Path) -> str:
     """The path, seen from the working directory if it lies below."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a CSV file."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def items(value: Any) -> list[Any]:
+    """The items of a list, of text with commas, or one by itself."""
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",")]
+    return list(value) if isinstance(value, Sequence) else [value]

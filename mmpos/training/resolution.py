@@ -1,6 +1,5 @@
 """One classifier at many image sizes: which encoding holds up, and with which extension."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
@@ -16,7 +15,7 @@ from torch.utils.data import DataLoader
 from ..data.transforms import parse_size
 from ..models import VisionTransformer
 from ..models.image import Extension
-from .report import run_folder, show_path
+from .report import items, run_folder, show_path, write_rows
 
 EXTENSIONS: tuple[str, ...] = get_args(Extension)
 
@@ -62,8 +61,8 @@ class ResolutionEvaluation(Callback):
         limit: int | None = None,
         every_n_epochs: int = 1,
     ):
-        self.sizes = [parse_size("sizes", size) for size in _items(sizes)]
-        self.how = [str(name) for name in _items(how)]
+        self.sizes = [parse_size("sizes", size) for size in items(sizes)]
+        self.how = [str(name) for name in items(how)]
         if unknown := [name for name in self.how if name not in EXTENSIONS]:
             raise ValueError(f"how has {unknown[0]!r}; known: {', '.join(EXTENSIONS)}")
         if not self.sizes or not self.how:
@@ -100,7 +99,9 @@ class ResolutionEvaluation(Callback):
         results = self.evaluate(trainer, pl_module, "test")
         if trainer.is_global_zero:
             folder = run_folder(trainer.ckpt_path) if trainer.ckpt_path else Path(trainer.default_root_dir)
-            write_results(folder / "resolution.csv", results)
+            write_rows(
+                folder / "resolution.csv", Result._fields, [result for result in results if result.accuracy is not None]
+            )
             print_sizes(results, self.notes)
             print(f"resolutions: {show_path(folder / 'resolution.csv')}")
 
@@ -137,14 +138,6 @@ class ResolutionEvaluation(Callback):
             return None
 
 
-def write_results(path: Path, results: Sequence[Result]) -> None:
-    """Writes a CSV file with a row for each result that there is."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Result._fields)
-        writer.writerows(result for result in results if result.accuracy is not None)
-
-
 def print_sizes(results: Sequence[Result], notes: Sequence[str]) -> None:
     """Prints accuracies, a row for each size and a column for each way, and why some are missing."""
     columns = list(dict.fromkeys(result.how for result in results))
@@ -158,8 +151,3 @@ def print_sizes(results: Sequence[Result], notes: Sequence[str]) -> None:
     Console().print(table)
     if notes:
         Console().print(f"-: {notes[0]}", markup=False, highlight=False)
-
-
-def _items(value: Any) -> list[Any]:
-    """The items of a list, or of text with commas."""
-    return [item.strip() for item in value.split(",")] if isinstance(value, str) else list(value)
