@@ -52,7 +52,7 @@ CONFIGURATIONS = {
         {"dim": 10, "axes": 3, "sigma": 0.3, "learned": True},
         {"dim": 10, "axes": 1, "sigma": 2.0, "learned": True},
     ],
-    "GroupBias": [{"num_heads": 5}, {"num_heads": 3, "axes": 3, "axis": 1}],
+    "GroupBias": [{"num_heads": 5}, {"num_heads": 3, "axes": 3, "axis": 1}, {"num_heads": 4, "num_groups": 5}],
     "KERPLE": [
         {"num_heads": 5},
         {"num_heads": 6, "axes": 2, "kernel": "power", "metric": "euclidean"},
