@@ -8,6 +8,7 @@ import importlib
 
 from . import masks, scaling
 from .attend import Attention, attention
+from .calendar import Frequency, calendar_coords, calendar_fields, parse_frequency, time_coords
 from .coords import (
     grid_coords,
     packed_coords,
@@ -78,6 +79,7 @@ __all__ = [
     "Encodings",
     "FactorizedTable",
     "Fourier",
+    "Frequency",
     "GaussianFourier",
     "Geometric",
     "Given",
@@ -107,6 +109,8 @@ __all__ = [
     "Time2Vec",
     "XPos",
     "attention",
+    "calendar_coords",
+    "calendar_fields",
     "convert_layout",
     "create_encoding",
     "grid_coords",
@@ -118,6 +122,7 @@ __all__ = [
     "normalise_padded",
     "packed_coords",
     "padded_coords",
+    "parse_frequency",
     "register_encoding",
     "resample_bias_table",
     "resample_pos_embed",
@@ -131,6 +136,7 @@ __all__ = [
     "sphere_coords",
     "split_pos_embed",
     "subsample",
+    "time_coords",
     "video_coords",
     "volume_coords",
 ]
