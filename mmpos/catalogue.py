@@ -21,6 +21,7 @@ from .encodings import (
     Fourier,
     GaussianFourier,
     GroupBias,
+    HeadScale,
     LearnableFourier,
     LearnedTable,
     LogitScale,
@@ -73,6 +74,7 @@ ENCODINGS: dict[str, tuple[Kind, Callable[..., nn.Module]]] = {
     "Sandwich": ("bias", sandwich_bias),
     "SwinBias": ("bias", SwinBias),
     "T5Bias": ("bias", T5Bias),
+    "HeadScale": ("scale", HeadScale),
     "LogScale": ("scale", LogScale),
     "SSMax": ("scale", SSMax),
 }

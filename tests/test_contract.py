@@ -94,6 +94,7 @@ CONFIGURATIONS = {
         {"head_dim": 12, "scaling": LongRoPE((1, 1, 1, 2, 3, 4), (1, 2, 3, 4, 5, 6), train_length=100, factor=4)},
         {"head_dim": 10, "xpos": XPos()},
     ],
+    "HeadScale": [{"num_heads": 5}, {"num_heads": 3, "axes": 3}],
     "SSMax": [{"num_heads": 5}, {"num_heads": 3, "axes": 3, "train_length": 64}],
     "Sandwich": [{"num_heads": 6}],
     "Sinusoidal": [

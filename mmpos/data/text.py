@@ -111,7 +111,9 @@ class TextBytes(LightningDataModule):
 
     predict_dataloader = test_dataloader
 
-    def documents(self, part: Literal["val", "test"], length: int, limit: int | None = None) -> Int64[Tensor, "b n"]:
+    def documents(
+        self, part: Literal["train", "val", "test"], length: int, limit: int | None = None
+    ) -> Int64[Tensor, "b n"]:
         """The first ``length + 1`` bytes, `END` included, of documents that have as many; at most ``limit``, spread.
 
         Raises:

@@ -31,7 +31,7 @@ from .bias import (
 )
 from .checks import check_coords
 from .rotary import RoPE
-from .scale import LogScale, SSMax
+from .scale import HeadScale, LogScale, SSMax
 
 __all__ = [
     "ERPE",
@@ -49,6 +49,7 @@ __all__ = [
     "Fourier",
     "GaussianFourier",
     "GroupBias",
+    "HeadScale",
     "LearnableFourier",
     "LearnedTable",
     "LogScale",

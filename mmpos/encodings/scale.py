@@ -128,6 +128,54 @@ class SSMax(LogitScale):
         return f"num_heads={self.num_heads}, train_length={self.train_length}, axes={self.axes}"
 
 
+class HeadScale(LogitScale):
+    """One learned factor for each head, the same for all queries: a temperature that is tuned for a longer context.
+
+    Factors start at 1, where nothing changes. With all other weights as they were, tuning them alone on longer rows
+    lets a model without any positions attend further than it was trained to.
+
+    Args:
+        num_heads: Heads of queries ``h``.
+        axes: Axes of the coordinates, which tell how many queries there are and nothing more.
+
+    Raises:
+        ValueError: If ``num_heads`` or ``axes`` is not positive.
+
+    Example:
+        >>> HeadScale(num_heads=6)(sequence_coords(140)).shape
+        torch.Size([6, 140])
+
+    Reference:
+        Wang et al., Length generalization of causal transformers without position encoding, 2024, sec. 4.
+        https://arxiv.org/abs/2404.12224
+    """
+
+    def __init__(self, num_heads: int, *, axes: int = 1):
+        super().__init__()
+        check_positive("num_heads", num_heads)
+        check_positive("axes", axes)
+        self.num_heads, self.axes = num_heads, axes
+        self.factors = nn.Parameter(torch.empty(num_heads, dtype=torch.float32))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets all factors to 1."""
+        nn.init.ones_(self.factors)
+
+    def forward(
+        self, q_coords: Shaped[Tensor, "*batch q a"], *, visible: Int[Tensor, "*rows q"] | None = None
+    ) -> Float[Tensor, "*out h q"]:
+        n = _count_keys(q_coords, visible, self.axes, "HeadScale")
+        return self.factors[:, None] * torch.where(n.isnan(), n, 1).float().unsqueeze(-2)
+
+    def _apply(self, fn, recurse=True):
+        """Moves factors with the module but keeps them in float32 when it is cast to half precision."""
+        return super()._apply(keep_float32(fn), recurse)
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, axes={self.axes}"
+
+
 def _count_keys(q_coords: Tensor, visible: Tensor | None, axes: int, owner: str) -> Float[Tensor, "*rows q"]:
     """Keys of each query in float64, at least 1: those that are visible, or up to its own position; NaN at none."""
     check_coords(q_coords, axes, "q_coords", owner=f"{owner}(axes={{axes}})")

@@ -154,6 +154,17 @@ class StackEncodings(nn.Module):
         scalings = [None if b == a else SCALINGS[how](b / a, a) for a, b in zip(old, new, strict=True)]
         self.rotary = nn.ModuleList(rope.with_scaling(scalings) for rope in ropes)
 
+    def temper(self, scales: Sequence[LogitScale]) -> None:
+        """Gives every layer a logit scale, where none has one: the same if there is one, or one for each layer.
+
+        Raises:
+            ValueError: If a layer has a logit scale already.
+        """
+        if len(self.scale):
+            raise ValueError(f"the scale slot has {list(self.scale)} already")
+        self.scale = nn.ModuleList(scales)
+        self.layers = [(rotary, bias, layer % len(scales)) for layer, (rotary, bias, _) in enumerate(self.layers)]
+
     def forward(
         self,
         coords: Shaped[Tensor, "*batch n a"],

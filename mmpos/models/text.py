@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from ..coords import padded_coords
+from ..encodings import HeadScale, LogScale
 from ..factory import Slot
 from ..masks import AttentionMask, causal, documents, padding, window
 from ..values import check_arguments
@@ -16,7 +17,7 @@ from .blocks import LAYER_NORM, Block, no_weight_decay_names, share_weights
 from .cache import Cache
 from .stack import SCALINGS, StackEncodings
 
-EXTENSIONS = ("extend", *SCALINGS)
+EXTENSIONS = ("extend", *SCALINGS, "log_scale", "head_scale")
 LAYER_OPTIONS = ("rotary", "bias", "scale", "window")
 
 
@@ -116,13 +117,14 @@ class TextTransformer(nn.Module):
 
         Args:
             length: Tokens of a row.
-            how: "extend" leaves rotary encodings as they are; "interpolate", "ntk" and "yarn" scale them by the ratio
-                of the lengths.
+            how: "extend" leaves encodings as they are; "interpolate", "ntk" and "yarn" scale rotary ones by the ratio
+                of the lengths. "log_scale" sharpens attention with `LogScale` past the trained length; "head_scale"
+                gives every head of every layer a factor of 1, a `HeadScale`, which is to be tuned.
             trained: Tokens of a row in training; the positions of a learned table if None.
 
         Raises:
-            ValueError: If ``how`` is unknown, the model has no rotary encoding that takes the scaling, or the trained
-                length is not known.
+            ValueError: If ``how`` is unknown, the model has no rotary encoding that takes the scaling or has a logit
+                scale already, or the trained length is not known.
         """
         if how not in EXTENSIONS:
             raise ValueError(f"how must be one of {', '.join(EXTENSIONS)}, got {how!r}")
@@ -130,10 +132,16 @@ class TextTransformer(nn.Module):
         model = share_weights(self)
         model.encodings.resize(length)
         model.length = None if self.length is None else length
-        if how != "extend":
+        if how == "head_scale":
+            device = self.embed.weight.device
+            model.encodings.temper([HeadScale(block.attn.num_heads).to(device) for block in model.blocks])
+        elif how != "extend":
             if trained is None:
                 raise ValueError(f"how={how!r} needs the trained length")
-            model.encodings.extend(how, [trained], [length])
+            if how == "log_scale":
+                model.encodings.temper([LogScale(trained)])
+            else:
+                model.encodings.extend(how, [trained], [length])
         return model
 
     def forward(

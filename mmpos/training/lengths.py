@@ -1,5 +1,6 @@
 """One language model on longer and longer rows: which encoding holds up, and with which extension."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from .report import items, run_folder, show_path, write_rows
 from .text import cross_entropy
 
 BATCH_TOKENS = 1 << 14
+TUNED = "head_scale"
+WAYS = tuple(how for how in EXTENSIONS if how != TUNED)
 
 
 @runtime_checkable
@@ -29,7 +32,7 @@ class LongDocuments(Protocol):
     length: int
 
     def documents(
-        self, part: Literal["val", "test"], length: int, limit: int | None = None
+        self, part: Literal["train", "val", "test"], length: int, limit: int | None = None
     ) -> Int64[Tensor, "b n"]: ...
 
 
@@ -54,7 +57,8 @@ class LengthEvaluation(Callback):
 
     Args:
         lengths: Multiples of the length in training, or one text such as ``"1,2,4,8"``; powers of 2.
-        how: Names of ways, see `TextTransformer.at_length`; or as one text.
+        how: Names of ways, see `TextTransformer.at_length`; or as one text. All by default but "head_scale", whose
+            factors are tuned first, on training documents of each length.
         limit: Most documents.
         last: Number of last bytes.
         every_n_epochs: Epochs of training between evaluations; with 0 there is none in training.
@@ -66,7 +70,7 @@ class LengthEvaluation(Callback):
     def __init__(
         self,
         lengths: str | int | Sequence[int] = (1, 2, 4, 8),
-        how: str | Sequence[str] = EXTENSIONS,
+        how: str | Sequence[str] = WAYS,
         limit: int | None = 32,
         last: int = 64,
         every_n_epochs: int = 1,
@@ -128,6 +132,9 @@ class LengthEvaluation(Callback):
                 network = self._extended(pl_module, length, how, data.length)
                 bits = last_bits = None
                 if network is not None:
+                    if how == TUNED:
+                        with trainer.precision_plugin.forward_context():
+                            tune(network, data.documents("train", length, self.limit).to(pl_module.device))
                     with torch.inference_mode(), trainer.precision_plugin.forward_context():
                         bits, last_bits = self._bits(network, texts, length)
                 results.append(Result(length, how, bits, last_bits, len(texts)))
@@ -149,11 +156,26 @@ class LengthEvaluation(Callback):
         """The network for a length, or None where that way does not apply."""
         network: TextTransformer = pl_module.network  # pyright: ignore[reportAssignmentType]
         try:
-            return network.at_length(length, how, trained=trained).eval()
+            with torch.inference_mode(False):  # new factors are to take gradients
+                return network.at_length(length, how, trained=trained).eval()
         except ValueError as error:
             if str(error) not in self.notes:
                 self.notes.append(str(error))
             return None
+
+
+def tune(network: TextTransformer, texts: Int64[Tensor, "b n"], *, steps: int = 40, lr: float = 0.05) -> None:
+    """Tunes the factors of heads and nothing else, with Adam on the next bytes of the texts, a few rows a step."""
+    factors = [factor for scale in network.encodings.scale for factor in scale.parameters()]
+    with torch.inference_mode(False), torch.enable_grad():
+        size = max(BATCH_TOKENS // (4 * texts.shape[-1]), 1)
+        batches = itertools.cycle(texts.clone().split(size))  # what inference made takes no gradient
+        optimizer = torch.optim.Adam(factors, lr=lr)
+        for rows in itertools.islice(batches, steps):
+            loss = cross_entropy(network(rows[:, :-1]), rows[:, 1:]).mean()
+            for factor, grad in zip(factors, torch.autograd.grad(loss, factors), strict=True):
+                factor.grad = grad
+            optimizer.step()
 
 
 def print_lengths(results: Sequence[Result], notes: Sequence[str]) -> None:
