@@ -28,7 +28,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from . import data, training  # configs find classes by name among those imported
 from .data.files import PictureData, PictureFiles, file_loader
 from .data.readers import find_files
-from .training.checkpoints import check_checkpoint_path
+from .training.checkpoints import check_checkpoint_path, load_weights
 from .training.lengths import LengthEvaluation
 from .training.predictions import PredictionTable
 from .training.report import print_results, run_folder, show_path
@@ -99,6 +99,8 @@ class CommandLine(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--imports", type=list[str], default=[], help="Modules that register encodings or classes.")
         parser.add_argument("--run", type=str | None, default=None, help="The run's folder; named as its config is.")
+        weights = "Checkpoint whose weights fit starts from, as for training on with a scaling or other data."
+        parser.add_argument("--weights", type=str | None, default=None, help=weights)
         sizes = "Sizes at which fit and test evaluate the checkpoint too, such as 28,42,28x56."
         parser.add_argument("--sizes", type=list[int | str] | str | None, default=None, help=sizes)
         how = "What becomes of coordinates at these sizes, or of encodings at these lengths; all ways by default."
@@ -128,6 +130,11 @@ class CommandLine(LightningCLI):
             import_module(name)
         config.run = config.run or run_name(*(str(path) for path in config.config or ()))
         check_checkpoint_path(config.ckpt_path, required=self.subcommand != "fit")
+        check_checkpoint_path(config.weights, name="weights")
+        if config.weights and self.subcommand != "fit":
+            raise ValueError(f"weights ({config.weights}) is for fit; ckpt_path is what {self.subcommand} reads")
+        if config.weights and config.ckpt_path:
+            raise ValueError("give weights, to train on anew, or ckpt_path, to go on with a run, not both")
         for name in ("files", "output"):
             if config[name] and self.subcommand != "predict":
                 raise ValueError(f"{name} ({config[name]}) is for predict, not for {self.subcommand}")
@@ -154,6 +161,9 @@ class CommandLine(LightningCLI):
 
     def fit(self, **kwargs: Any) -> None:
         """Trains and tests the best checkpoint; interrupted, it says where the last one is."""
+        weights = self.config[str(self.subcommand)].weights
+        if weights:
+            load_weights(self.model, weights)
         try:
             self.trainer.fit(**kwargs)
         except SystemExit:

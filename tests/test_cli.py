@@ -235,6 +235,29 @@ def test_a_checkpoint_that_does_not_fit_is_one_clear_message(capsys):
     assert fail(*test).startswith("error: ckpt_path is missing")
 
 
+def test_training_goes_on_from_weights_with_a_scaling(tmp_path, capsys):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in range(40):
+        (folder / f"{name:02}.txt").write_text(f"{name} " * 300)
+    own = ["--data.files", f"[{folder}]", "--data.cache", tmp_path / "cache", *BATCHES]
+    fit = ["fit", "--config", ROOT / "configs" / "text" / "rope.yaml", *QUICK, *SMALL, *own]
+    fitted = run(capsys, *fit, "--data.length", 16, "--trainer.limit_train_batches", 4)
+    scaled = '{"name": "RoPE", "scaling": {"name": "YaRN", "factor": 4, "train_length": 16}}'
+    longer = [*fit, "--data.length", 64, "--model.rotary", scaled, "--weights", fitted["checkpoint"]]
+    tuned = run(capsys, *longer, "--trainer.limit_train_batches", 1, "--model.lr", "1e-9")
+    old, new = (torch.load(result["checkpoint"])["state_dict"] for result in (fitted, tuned))
+    assert all(torch.allclose(new[name], old[name], atol=1e-6) for name in old)
+    message = fail(*fit, "--weights", fitted["checkpoint"], "--model.num_tokens", 300)
+    assert message.startswith(f"error: weights {fitted['checkpoint']} are of another model: size mismatch for network.")
+    assert "[256, 16]" in message
+    assert "[300, 16]" in message
+    assert fail(*fit, "--weights", "no.ckpt") == "error: weights no.ckpt does not exist"
+    both = ["--ckpt_path", fitted["checkpoint"], "--weights", fitted["checkpoint"]]
+    assert fail(*fit, *both).startswith("error: give weights, to train on anew, or ckpt_path")
+    assert fail("test", *fit[1:], *both).startswith("error: weights (")
+
+
 def test_the_traceback_is_there_on_request(monkeypatch):
     monkeypatch.setenv("MMPOS_DEBUG", "1")
     with pytest.raises(ValueError, match="unknown encoding 'ropee'"):

@@ -5,8 +5,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
 
-def check_checkpoint_path(path: str | None, *, required: bool) -> None:
+
+def check_checkpoint_path(path: str | None, *, required: bool = False, name: str = "ckpt_path") -> None:
     """Refuses a path that leads to no checkpoint, before a model is built for it.
 
     Raises:
@@ -15,12 +18,30 @@ def check_checkpoint_path(path: str | None, *, required: bool) -> None:
     """
     if path is None:
         if required:
-            raise ValueError("ckpt_path is missing; give a checkpoint: --ckpt_path runs/.../checkpoints/best.ckpt")
+            raise ValueError(f"{name} is missing; give a checkpoint: --{name} runs/.../checkpoints/best.ckpt")
     elif "://" not in path:  # what lies elsewhere is for Lightning to find
         if not Path(path).exists():
-            raise FileNotFoundError(f"ckpt_path {path} does not exist")
+            raise FileNotFoundError(f"{name} {path} does not exist")
         if Path(path).is_file() and not zipfile.is_zipfile(path):
-            raise ValueError(f"ckpt_path {path} is not a checkpoint")
+            raise ValueError(f"{name} {path} is not a checkpoint")
+
+
+def load_weights(module: nn.Module, path: str) -> None:
+    """Starts a model from the weights of a checkpoint, and nothing else of it.
+
+    What learns nothing may differ: the scaling of a rotary encoding, the recipe of training.
+
+    Raises:
+        ValueError: If the weights do not fit the model; the message says which.
+    """
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(checkpoint, Mapping) or "state_dict" not in checkpoint:
+        raise ValueError(f"weights {path} is no checkpoint of a training run")
+    try:
+        module.load_state_dict(checkpoint["state_dict"])
+    except RuntimeError as error:
+        reasons = [line.strip() for line in str(error).splitlines()[1:]]
+        raise ValueError(f"weights {path} are of another model: {' '.join(reasons)}") from None
 
 
 def check_same_model(checkpoint: Mapping[str, Any], hparams: Mapping[str, Any], *, free: Collection[str] = ()) -> None:

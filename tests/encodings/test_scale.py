@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmpos import attention, grid_coords, packed_coords, sequence_coords
-from mmpos.encodings.scale import LogScale, SSMax
+from mmpos.encodings.scale import HeadScale, LogScale, SSMax
 
 
 def exactly(function, *numbers):
@@ -77,6 +77,18 @@ def test_ssmax_is_a_softmax_to_the_base_of_the_number_of_keys():
     torch.testing.assert_close(got.double(), powers / powers.sum(-1, keepdim=True) @ v.double(), atol=2e-6, rtol=0)
 
 
+def test_head_scale_multiplies_the_logits_of_each_head():
+    scale, keys = HeadScale(num_heads=2), 11
+    q, k, v = torch.randn(2, 5, 8), torch.randn(2, keys, 8), torch.randn(2, keys, 8)
+    coords = sequence_coords(5)
+    torch.testing.assert_close(attention(q, k, v, logit_scale=scale, q_coords=coords), attention(q, k, v))
+    with torch.no_grad():
+        scale.factors.copy_(torch.tensor([0.4, 1.9]))
+    got = attention(q, k, v, logit_scale=scale, q_coords=coords)
+    logits = scale.factors.double()[:, None, None] * (q.double() @ k.double().mT * 8**-0.5)
+    torch.testing.assert_close(got.double(), logits.softmax(-1) @ v.double(), atol=2e-6, rtol=0)
+
+
 @pytest.mark.parametrize("make", [lambda: SSMax(3, train_length=8), lambda: LogScale(8)])
 def test_without_a_count_of_keys_it_is_the_position_plus_one(make):
     coords, scale = sequence_coords(40, offset=5), make()
@@ -93,7 +105,7 @@ def test_a_position_counts_whatever_is_visible_if_asked():
     torch.testing.assert_close(scale(coords)[0].double(), torch.tensor(want, dtype=torch.float64), atol=1e-7, rtol=1e-7)
 
 
-@pytest.mark.parametrize("scale", [LogScale(8, ratio="plain"), LogScale(8), SSMax(3)])
+@pytest.mark.parametrize("scale", [LogScale(8, ratio="plain"), LogScale(8), SSMax(3), HeadScale(3)])
 @pytest.mark.parametrize("coords", [grid_coords(2, 2)[:, :1], torch.tensor([[0.0], [math.nan], [math.inf], [-9.5]])])
 def test_it_is_finite_without_keys_and_nan_without_a_position(scale, coords):
     for count in (0, 1):
@@ -122,7 +134,7 @@ def test_attention_counts_causal_windowed_and_packed_keys():
     assert torch.equal(by_position(coords), scale(coords, visible=masks["packed"].sum(-1)))
 
 
-@pytest.mark.parametrize("make", [lambda: SSMax(3), lambda: LogScale(4)])
+@pytest.mark.parametrize("make", [lambda: SSMax(3), lambda: HeadScale(3), lambda: LogScale(4)])
 def test_decoding_a_token_is_its_row_of_the_whole(make):
     scale, n = make(), 12
     q, k, v = (torch.randn(3, n, 8) for _ in range(3))
@@ -182,6 +194,7 @@ def test_slopes_learn_and_stay_in_float32():
             ValueError,
             "a position is a coordinate on one axis, but axes is 2",
         ),
+        (lambda: HeadScale(0), ValueError, "num_heads must be positive, got 0"),
         (lambda: SSMax(0), ValueError, "num_heads must be positive, got 0"),
         (lambda: SSMax(2, axes=0), ValueError, "axes must be positive, got 0"),
     ],

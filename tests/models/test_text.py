@@ -195,8 +195,25 @@ def test_another_length():
         make("alibi").at_length(20, "yarn", trained=10)
     with pytest.raises(ValueError, match="how='ntk' needs the trained length"):
         rope.at_length(20, "ntk")
-    with pytest.raises(ValueError, match="how must be one of extend, interpolate, ntk, yarn, got 'zoom'"):
+    with pytest.raises(ValueError, match=r"how must be one of extend, .*, yarn, log_scale, head_scale, got 'zoom'"):
         rope.at_length(20, "zoom")
+
+
+def test_attention_temperatures_for_another_length():
+    for name in ("none", "rope"):
+        model, tokens = make(name), rows(2, 20)
+        slots = {"rotary": {"name": "RoPE"}} if name == "rope" else {}
+        want = make(name, **slots, scale={"name": "LogScale", "train_length": 10})
+        torch.testing.assert_close(model.at_length(20, "log_scale", trained=10)(tokens), want(tokens))
+        tuned = model.at_length(20, "head_scale")
+        torch.testing.assert_close(tuned(tokens), model(tokens))
+        factors = {name for name, _ in tuned.named_parameters()} - {name for name, _ in model.named_parameters()}
+        assert factors == {f"encodings.scale.{layer}.factors" for layer in range(len(model.blocks))}
+        with torch.no_grad():
+            tuned.encodings.scale[-1].factors.mul_(2)
+        assert not torch.allclose(tuned(tokens), model(tokens))
+    with pytest.raises(ValueError, match=r"the scale slot has .*LogScale.* already"):
+        want.at_length(20, "head_scale")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from lightning.pytorch import Trainer
 
 from mmpos.data import TextBytes
 from mmpos.training import LanguageModel, LengthEvaluation
+from mmpos.training.lengths import tune
+from mmpos.training.text import cross_entropy
 
 # Between Lightning and PyTorch.
 pytestmark = [
@@ -86,11 +88,31 @@ def test_a_way_that_does_not_apply_is_left_out_and_said_why(data, tmp_path, caps
     assert (tmp_path / "lengths.csv").read_text().count("yarn") == 0
 
 
+def test_tuned_heads_do_better_and_nothing_else_is_tuned(data, tmp_path):
+    model = LanguageModel(**SMALL)
+    data.setup()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    network, texts = model.network.at_length(64, "head_scale"), data.documents("train", 64)
+    with torch.no_grad():  # a tuned factor can be told from one that is not where attention matters
+        network.blocks[0].attn.qkv.weight.mul_(30)
+        before["network.blocks.0.attn.qkv.weight"] *= 30
+    loss = cross_entropy(network(texts[:, :-1]), texts[:, 1:]).mean().item()
+    tune(network, texts, steps=60)
+    assert cross_entropy(network(texts[:, :-1]), texts[:, 1:]).mean().item() < loss
+    assert (network.encodings.scale[0].factors - 1).abs().min() > 0.01
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])
+        assert parameter.grad is None
+    callback = LengthEvaluation(lengths="1,4", how=["head_scale"])
+    trainer(tmp_path, callbacks=[callback]).test(model, data, verbose=False)
+    assert (tmp_path / "lengths.csv").read_text().count("head_scale") == 2
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         ({"lengths": "1,3"}, "lengths must be powers of 2, as multiples of the trained length, got 3"),
-        ({"how": "extend,zoom"}, "how has 'zoom'; known: extend, interpolate, ntk, yarn"),
+        ({"how": "extend,zoom"}, "how has 'zoom'; known: extend, interpolate, ntk, yarn, log_scale"),
         ({"last": 0}, r"every_n_epochs \(1\) must not be negative, last \(0\) and limit \(32\) positive"),
     ],
 )
