@@ -114,19 +114,29 @@ class TextBytes(LightningDataModule):
     def documents(
         self, part: Literal["train", "val", "test"], length: int, limit: int | None = None
     ) -> Int64[Tensor, "b n"]:
-        """The first ``length + 1`` bytes, `END` included, of documents that have as many; at most ``limit``, spread.
+        """Stretches of ``length + 1`` bytes that lie within a document each, disjoint but for the last byte.
+
+        A document has as many as fit, from its start, whose first byte is `END`.
+
+        Args:
+            part: "train", "val" or "test".
+            length: Bytes that a model is to predict.
+            limit: Most stretches, spread over all; all if None.
 
         Raises:
-            ValueError: If there is no such document.
+            ValueError: If no document is long enough.
         """
         self.setup()
         tokens, starts = self.parts[part]
-        long = starts[np.diff(np.append(starts, len(tokens))) > length]
-        if not len(long):
+        counts = (np.diff(np.append(starts, len(tokens))) - 1) // length
+        if not counts.any():
             raise ValueError(f"no document of the {part} part has more than {length} bytes")
-        if limit is not None and limit < len(long):
-            long = long[((np.arange(limit) + 0.5) * len(long) / limit).astype(np.int64)]
-        return torch.from_numpy(tokens[long[:, None] + np.arange(length + 1)].astype(np.int64))
+        places = np.concatenate(
+            [start + length * np.arange(count) for start, count in zip(starts, counts, strict=True)]
+        )
+        if limit is not None and limit < len(places):
+            places = places[((np.arange(limit) + 0.5) * len(places) / limit).astype(np.int64)]
+        return torch.from_numpy(tokens[places[:, None] + np.arange(length + 1)].astype(np.int64))
 
     def _paths(self) -> Sequence[Path]:
         return python_sources() if self.files is None else find_texts(self.files)

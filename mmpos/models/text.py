@@ -24,7 +24,8 @@ LAYER_OPTIONS = ("rotary", "bias", "scale", "window")
 class TextTransformer(nn.Module):
     """Predicts the next token at every place, or the class of a row: a decoder language model or an encoder.
 
-    Coordinates are made from the tokens at hand, so any length works, as far as the encodings reach.
+    Coordinates are made from the tokens at hand, so any length works, as far as the encodings reach. Embeddings are
+    multiplied by ``sqrt(dim)``, which makes them as large as what an additive encoding gives.
 
     Args:
         num_tokens: Size of the vocabulary.
@@ -49,6 +50,10 @@ class TextTransformer(nn.Module):
 
     Raises:
         ValueError: If the heads do not divide ``dim``, a slot cannot be built, or ``layers`` has an unknown name.
+
+    Reference:
+        Vaswani et al., Attention is all you need, 2017, sec. 3.4, for the size of embeddings.
+        https://arxiv.org/abs/1706.03762
 
     Example:
         >>> decoder = TextTransformer(num_tokens=256, dim=32, depth=2, num_heads=4, rotary={"name": "RoPE"})
@@ -188,7 +193,7 @@ class TextTransformer(nn.Module):
         else:
             coords = self.count(tokens, real) if coords is None else coords
             k_coords, k_real = None, real
-        x = self.encodings.add(self.embed(tokens), coords, length=length)
+        x = self.encodings.add(self.embed(tokens) * self.embed.embedding_dim**0.5, coords, length=length)
         rotated = cache is None or not cache.streams
         layers = self.encodings(coords, k_coords=k_coords, is_rotated=rotated, length=length)
         masks = {size: self._mask(size, document, k_real) for size in dict.fromkeys(self.windows)}

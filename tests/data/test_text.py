@@ -93,16 +93,19 @@ def test_a_limit_spreads_windows_over_the_part(make):
     assert torch.equal(some.__getitems__([1, 3]), every.__getitems__([some.numbers[1], some.numbers[3]]))
 
 
-def test_beginnings_of_long_documents(make):
-    texts = {f"{name:02}.txt": f"{name:02}" * (4 if name % 2 else 40) for name in range(100)}
+def test_stretches_of_documents(make):
+    texts = {f"{name:02}.txt": f"{name:02}" * (4 if name % 2 else 80) for name in range(100)}
     data = make(texts)
     got = data.documents("test", 60)
     long = [text for text in documents(data.parts["test"]) if len(text) >= 60]
-    assert [bytes(row[1:].tolist()).decode() for row in got] == [text[:60] for text in long]
-    assert (got[:, 0] == END).all()
-    assert len(data.documents("test", 60, limit=1)) == 1
-    with pytest.raises(ValueError, match="no document of the test part has more than 81 bytes"):
-        data.documents("test", 81)
+    text = [[byte for byte in row if byte != END] for row in got.tolist()]
+    assert [bytes(row).decode() for row in text[::2]] == [text[:60] for text in long]
+    assert [bytes(row).decode() for row in text[1::2]] == [text[59:120] for text in long]
+    assert (got[::2, 0] == END).all()
+    assert (got == END).sum() == len(long)
+    assert torch.equal(data.documents("test", 60, limit=1), got[len(got) // 2, None])
+    with pytest.raises(ValueError, match="no document of the test part has more than 161 bytes"):
+        data.documents("test", 161)
 
 
 def test_the_cache_is_used_until_a_file_changes(make, tmp_path, monkeypatch):
