@@ -8,7 +8,15 @@ import importlib
 
 from . import masks, scaling
 from .attend import Attention, attention
-from .calendar import Frequency, calendar_coords, calendar_fields, parse_frequency, time_coords
+from .calendar import (
+    Frequency,
+    calendar_coords,
+    calendar_fields,
+    calendar_ramps,
+    event_coords,
+    parse_frequency,
+    time_coords,
+)
 from .coords import (
     grid_coords,
     packed_coords,
@@ -40,11 +48,13 @@ from .encodings import (
     LogScale,
     Octaves,
     PeriodicBias,
+    RadialBasis,
     RelativeLogits,
     RelativeSinusoids,
     RoPE,
     RotaryEncoding,
     Rotation,
+    Seasonal,
     Sinusoidal,
     SSMax,
     Sum,
@@ -55,7 +65,7 @@ from .encodings import (
 )
 from .encodings.rotary import XPos
 from .factory import Encodings, create_encoding, list_encodings, load_encodings, register_encoding
-from .frequencies import Bands, Geometric, Harmonics, Periods
+from .frequencies import Bands, Geometric, Harmonics, Periods, Seasons
 from .layout import convert_layout
 from .resample import resample_bias_table, resample_pos_embed, resample_table, split_pos_embed
 from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
@@ -96,12 +106,15 @@ __all__ = [
     "Octaves",
     "PeriodicBias",
     "Periods",
+    "RadialBasis",
     "RelativeLogits",
     "RelativeSinusoids",
     "RoPE",
     "RotaryEncoding",
     "Rotation",
     "SSMax",
+    "Seasonal",
+    "Seasons",
     "Sections",
     "Shared",
     "Sinusoidal",
@@ -113,8 +126,10 @@ __all__ = [
     "attention",
     "calendar_coords",
     "calendar_fields",
+    "calendar_ramps",
     "convert_layout",
     "create_encoding",
+    "event_coords",
     "grid_coords",
     "jitter",
     "list_encodings",

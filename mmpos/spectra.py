@@ -149,15 +149,32 @@ class Sections(Recipe):
 
 @dataclass(frozen=True)
 class Shared(Recipe):
-    """The same frequencies on all axes: a pair turns with the sum of the coordinates."""
+    """Every pair turns with all axes: with the sum of the coordinates, or on each axis by a series of its own.
 
-    series: Series | None = None
+    Args:
+        series: The frequencies; geometric by the encoding's base if None. One series serves all axes. With one for
+            each, such as ``(Seasons(...), Geometric())`` for time and order, their angles are summed.
+
+    Raises:
+        ValueError: If the width is odd, or there are not as many series as axes.
+    """
+
+    series: Series | Sequence[Series] | None = None
+
+    def __post_init__(self):
+        if isinstance(self.series, Sequence):
+            object.__setattr__(self, "series", tuple(self.series))
 
     def spectrum(self, width: int, axes: int, base: float, name: str = "width") -> Spectrum:
         if width % 2:
             raise ValueError(f"{name} ({width}) must be even")
-        series = (self.series or Geometric(base)).pairs(width // 2)
-        return Spectrum((tuple(Pair((freq,) * axes, place) for freq, place in series),))
+        if not isinstance(self.series, Sequence):
+            series = (self.series or Geometric(base)).pairs(width // 2)
+            return Spectrum((tuple(Pair((freq,) * axes, place) for freq, place in series),))
+        if len(self.series) != axes:
+            raise ValueError(f"series must be one or one for each of the {axes} axes, got {len(self.series)}")
+        rows = [[freq for freq, _ in series.pairs(width // 2)] for series in self.series]
+        return Spectrum((tuple(map(Pair, zip(*rows, strict=True))),))
 
 
 @dataclass(frozen=True)

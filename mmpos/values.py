@@ -8,7 +8,7 @@ from typing import Any
 
 from .encodings.additive import Octaves
 from .encodings.rotary import XPos
-from .frequencies import Bands, Geometric, Harmonics, Periods
+from .frequencies import Bands, Geometric, Harmonics, Periods, Seasons
 from .scaling import NTK, ClipLow, DynamicNTK, Llama3, LongRoPE, PositionInterpolation, Proportional, RIFLEx, YaRN
 from .spectra import Axial, Given, Learned, Mixed, Sections, Shared
 
@@ -31,6 +31,7 @@ VALUES: dict[str, Callable[..., Any]] = {
     "PositionInterpolation": PositionInterpolation,
     "Proportional": Proportional,
     "RIFLEx": RIFLEx,
+    "Seasons": Seasons,
     "Sections": Sections,
     "Shared": Shared,
     "XPos": XPos,

@@ -3,7 +3,7 @@ import pytest
 from mmpos import Fourier, LearnableFourier, LearnedTable, Octaves, Sinusoidal, create_encoding
 from mmpos.encodings.rotary import XPos
 from mmpos.factory import ENCODINGS
-from mmpos.frequencies import Bands, Geometric, Harmonics, Periods
+from mmpos.frequencies import Bands, Geometric, Harmonics, Periods, Seasons
 from mmpos.scaling import DynamicNTK, LongRoPE, YaRN
 from mmpos.spectra import Axial, Given, Learned, Mixed, Sections
 from mmpos.testing import POINTS, check_encoding
@@ -70,7 +70,12 @@ CONFIGURATIONS = {
     ],
     "PeriodicBias": [
         {"num_heads": 5, "periods": (24, 168.5), "harmonics": 3},
-        {"num_heads": 3, "periods": ((7,), (12.25, 30)), "axes": 2},
+        {"num_heads": 3, "periods": ((7,), (12.25, 30)), "axes": 2, "harmonics": (2, 1, 3)},
+    ],
+    "RadialBasis": [
+        {"period": 24.0, "centers": 5},
+        {"dim": 7, "axes": 2, "period": None, "centers": (0, 100.5), "widths": (30, 700), "kernel": "exponential"},
+        {"axes": 3, "period": 365.25, "centers": 4, "widths": 60.0, "kernel": "indicator"},
     ],
     "RelativeLogits": [
         {"num_heads": 3, "head_dim": 8, "extent": 5},
@@ -93,8 +98,14 @@ CONFIGURATIONS = {
         {"head_dim": 14, "scaling": DynamicNTK(2, train_length=100)},
         {"head_dim": 12, "scaling": LongRoPE((1, 1, 1, 2, 3, 4), (1, 2, 3, 4, 5, 6), train_length=100, factor=4)},
         {"head_dim": 10, "xpos": XPos()},
+        {"head_dim": 16, "axes": 2, "spectrum": Sections((5, 3), series=Seasons((24, 168), (3, 2), rest=Geometric()))},
     ],
     "HeadScale": [{"num_heads": 5}, {"num_heads": 3, "axes": 3}],
+    "Seasonal": [
+        {"periods": (24, 168.5), "harmonics": (3, 2)},
+        {"dim": 11, "periods": ((7,), (12.25, 30)), "axes": 2, "harmonics": 2},
+        {"periods": 24.0, "axes": 3, "harmonics": (2, 1, 3)},
+    ],
     "SSMax": [{"num_heads": 5}, {"num_heads": 3, "axes": 3, "train_length": 64}],
     "Sandwich": [{"num_heads": 6}],
     "Sinusoidal": [

@@ -14,7 +14,7 @@ from mmpos.spectra import Axial, Sections
 NAMES = (
     "llama2", "llama3_1", "qwen2_vl", "qwen3_vl", "gpt_neox", "gpt_oss", "phi3_long", "deepseek_v3", "eva02", "dinov3",
     "rope_vit_axial", "rope_vit_mixed", "pixtral", "flux", "flux2", "qwen_image", "hunyuan_video", "wan", "cogvideox",
-    "ltx_video",
+    "ltx_video", "poyo",
 )  # fmt: skip
 
 
@@ -122,3 +122,46 @@ def test_names_of_presets_are_taken_and_for_their_slot_only():
         register_encoding("flux", RoPE)
     with pytest.raises(ValueError, match="flux is for the rotary slot, not for bias"):
         build({"name": "flux"}, kind="bias")
+
+
+DAYS = torch.arange(19000, 19700, 7)[:, None]
+
+
+def test_days_of_satellite_images():
+    """Garnot's code: ``sin(day / 1000 ** (2 (i // 2) / 16))`` for even ``i``, the cosine for odd ones."""
+    angles = DAYS.double() / 1000 ** (2 * (torch.arange(16) // 2).double() / 16)
+    want = torch.where(torch.arange(16) % 2 == 0, angles.sin(), angles.cos())
+    torch.testing.assert_close(create_encoding("utae")(DAYS).double(), want, rtol=0, atol=1e-7)
+
+
+def test_seasons_of_prophet():
+    columns = []
+    for period, order in ((365.25, 10), (7, 3)):
+        for i in range(order):
+            angle = 2 * torch.pi * (i + 1) * DAYS[:, 0].double() / period
+            columns += [angle.sin(), angle.cos()]
+    want = torch.stack(columns, dim=-1)
+    torch.testing.assert_close(create_encoding("prophet")(DAYS).double(), want, rtol=0, atol=1e-7)
+
+
+def test_time_since_an_event():
+    """TGAT's frequencies, ``1 / 10 ** linspace(0, 9, 100)``; GraphMixer keeps them."""
+    freqs = 1 / 10 ** torch.linspace(0, 9, 100, dtype=torch.float64)
+    since = torch.tensor([[0], [1], [12345], [10_000_000]])
+    mixer = create_encoding("graphmixer")(since)
+    torch.testing.assert_close(mixer[:, :100].double(), (since * freqs).cos(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(mixer[:, 100:].double(), (since * freqs).sin(), rtol=0, atol=1e-7)
+    tgat = create_encoding("tgat")
+    torch.testing.assert_close(tgat.freqs[1:].double(), freqs, rtol=1e-7, atol=0)
+    torch.nn.init.zeros_(tgat.phases)
+    learned = (since * tgat.freqs[1:].double()).cos()
+    torch.testing.assert_close(tgat(since)[:, 1:].double(), learned, rtol=0, atol=1e-7)
+
+
+def test_seconds_of_spikes():
+    rotation = create_encoding("poyo")(torch.tensor([[0.25], [1e-4], [2.0627]], dtype=torch.float64))
+    periods = 1e-4 * (2.0627 / 1e-4) ** (torch.arange(16, dtype=torch.float64) / 15)
+    want = 2 * torch.pi * torch.tensor([[0.25], [1e-4], [2.0627]], dtype=torch.float64) / periods
+    assert rotation.layout == "interleaved"
+    torch.testing.assert_close(rotation.cos[0].double(), want.cos(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(rotation.sin[0].double(), want.sin(), rtol=0, atol=1e-7)

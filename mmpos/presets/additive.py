@@ -100,6 +100,21 @@ ADDITIVE: dict[str, Preset] = {
         "Fourier",
         {"axes": 2, "num_bands": 64, "bands": Bands(224), "include_coords": True, "order": "wave axis band"},
     ),
+    # Garnot and Landrieu, U-TAE, 2021, and its released code; also L-TAE, 2020: days since a reference date. There each
+    # of 16 heads has these 16 channels: repeat(1, 16) makes them the 256 of a token. https://arxiv.org/abs/2107.07933
+    "utae": Preset("Sinusoidal", {"dim": 16, "base": 1000.0}),
+    # Taylor and Letham, Forecasting at scale (Prophet), 2017, and its released code: days since 1970. For steps of less
+    # than a day it adds the period 1 with 4 harmonics. https://doi.org/10.7287/peerj.preprints.3190
+    "prophet": Preset("Seasonal", {"periods": (365.25, 7), "harmonics": (10, 3)}),
+    # Xu et al., TGAT, 2020, and its released code: time since an event, cosines of learned frequencies. Here channel 0
+    # is a trend, and phases start at random instead of at 0. https://arxiv.org/abs/2002.07962
+    "tgat": Preset("Time2Vec", {"dim": 101, "start": Geometric(1e9, endpoint=True), "wave": "cosine"}),
+    # Cong et al., GraphMixer, 2023, and its released code: time since an event, the same frequencies, fixed. Its 100
+    # channels are the cosines, the first half of these. https://arxiv.org/abs/2302.11636
+    "graphmixer": Preset(
+        "Sinusoidal",
+        {"dim": 200, "layout": "half", "cos_first": True, "spectrum": Axial(series=Geometric(1e9, endpoint=True))},
+    ),
     # Kim and Lee, CTLPE, 2024: a linear function of time. https://arxiv.org/abs/2409.20092
     "ctlpe": Preset("CoordinateMLP", {"hidden_dim": None}),
 }

@@ -120,6 +120,17 @@ ROTARY: dict[str, Preset] = {
     "cogvideox": Preset(
         "RoPE", {"head_dim": 64, "axes": 3, "layout": "interleaved", "spectrum": Axial(weights=(2, 3, 3))}
     ),
+    # Azabou et al., POYO, 2023, and its released code (torch_brain): seconds; half of each head turns.
+    # https://arxiv.org/abs/2310.16046
+    "poyo": Preset(
+        "RoPE",
+        {
+            "head_dim": 64,
+            "rotary_dim": 32,
+            "layout": "interleaved",
+            "spectrum": Axial(series=Periods(1e-4, 2.0627)),
+        },
+    ),
     # HaCohen et al., LTX-Video, 2025, and its released code. https://arxiv.org/abs/2501.00103
     # Coordinates from -1/2 to 1/2: seconds / 20 - 1/2, pixels / 2048 - 1/2.
     "ltx_video": Preset(

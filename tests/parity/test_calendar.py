@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mmpos.calendar import calendar_coords, calendar_fields, parse_frequency, time_coords
+from mmpos import Seasonal
+from mmpos.calendar import calendar_coords, calendar_fields, calendar_ramps, event_coords, parse_frequency, time_coords
 
 pd = pytest.importorskip("pandas", reason="pandas is not installed")
 
@@ -156,6 +157,37 @@ def test_fractions_of_statsmodels(freq, period):
     index = random_index(2000, "s", "1700-01-01", "2250-01-01").sort_values()
     terms = deterministic.CalendarFourier({"M": "ME", "Q": "QE", "Y": "YE"}.get(freq, freq), order=2).in_sample(index)
     share = calendar_coords(index, [f"fraction_of_{period}"])
+    seasonal = Seasonal(harmonics=2)(share).double()
+    torch.testing.assert_close(seasonal, torch.tensor(terms.to_numpy()), rtol=0, atol=1e-7)
     angles = 2 * torch.pi * share * torch.tensor([1.0, 2.0])
     ours = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
     torch.testing.assert_close(ours, torch.tensor(terms.to_numpy()), rtol=0, atol=1e-14)
+
+
+def test_ramps_of_gluonts():
+    """Its formulas, on the accessors of pandas that it reads: ``value / (num - 1) - 0.5``, from 0 on."""
+    for index in (random_index(20_000), random_index(2000, "us").tz_localize("UTC").tz_convert("Asia/Kathmandu")):
+        features = {
+            "second_of_minute": index.second.values / 59.0 - 0.5,
+            "minute_of_hour": index.minute.values / 59.0 - 0.5,
+            "hour_of_day": index.hour.values / 23.0 - 0.5,
+            "day_of_week": index.day_of_week.values / 6.0 - 0.5,
+            "day_of_month": (index.day.values - 1) / 30.0 - 0.5,
+            "day_of_year": (index.day_of_year.values - 1) / 365.0 - 0.5,
+            "month_of_year": (index.month.values - 1) / 11.0 - 0.5,
+            "week_of_year": (index.isocalendar().week.to_numpy().astype(np.int64) - 1) / 52.0 - 0.5,
+        }
+        ours = calendar_ramps(index, features, timezone=index.tz)
+        assert torch.equal(ours, torch.tensor(np.stack(list(features.values()), axis=-1)))
+
+
+def test_days_to_the_nearest_holiday():
+    """GluonTS compares dates one by one; here of a whole year, with ties, by pandas' arithmetic."""
+    days = pd.date_range("2023-07-01", "2024-12-31", freq="D").as_unit("s")
+    holidays = pd.DatetimeIndex(["2024-05-01", "2023-12-25", "2024-12-25", "2024-01-01", "2024-01-05"])
+    steps = (days.values[:, None] - holidays.sort_values().values[None]) // np.timedelta64(1, "D")
+    nearest = np.abs(steps).argmin(axis=1)  # the first of two, which is the earlier one
+    want = steps[np.arange(len(days)), nearest].astype(float)
+    for zone in (None, "Europe/Berlin"):
+        local = days if zone is None else days.tz_localize(zone)
+        assert event_coords(local, {"holiday": holidays}, timezone=zone)[:, 0].tolist() == want.tolist()

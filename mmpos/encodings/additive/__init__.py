@@ -3,6 +3,8 @@
 from .combine import Concat, Sum
 from .fourier import Fourier, GaussianFourier, LearnableFourier, Octaves
 from .mlp import CoordinateMLP
+from .radial import RadialBasis
+from .seasonal import Seasonal
 from .sinusoidal import Sinusoidal
 from .tables import FactorizedTable, LearnedTable
 from .temporal import TAPE, Time2Vec
@@ -17,6 +19,8 @@ __all__ = [
     "LearnableFourier",
     "LearnedTable",
     "Octaves",
+    "RadialBasis",
+    "Seasonal",
     "Sinusoidal",
     "Sum",
     "Time2Vec",

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from ...frequencies import Geometric, Pair, Spectrum
+from ...frequencies import Geometric, block_spectrum, periods_of_axes, season_waves
 from ...phases import DIGITS, TURN
 from ..base import AttentionBias
 from ..checks import check_coords, check_positive, keep_float32
@@ -23,10 +23,11 @@ class PeriodicBias(AttentionBias):
 
     Args:
         num_heads: Heads of queries.
-        periods: Periods in coordinate units; with several axes, a sequence of them for each, empty if it has none.
+        periods: Periods in coordinate units; with several axes, a sequence of them for each, empty if it has none, or
+            one number for all.
         axes: Axes of the coordinates.
         harmonics: Waves of each period ``p``: ``p``, ``p / 2``, ..., ``p / harmonics``; the sharper the season, the
-            more. Waves are in the order of axes, periods and harmonics.
+            more. One number, or one for each period. Waves are in the order of axes, periods and harmonics.
         amplitudes: Fixed amplitudes of the waves, for all heads or for each; learned unless given.
 
     Raises:
@@ -41,19 +42,19 @@ class PeriodicBias(AttentionBias):
     def __init__(
         self,
         num_heads: int,
-        periods: Sequence[Period] | Sequence[Sequence[Period]],
+        periods: Period | Sequence[Period] | Sequence[Sequence[Period]],
         axes: int = 1,
         *,
-        harmonics: int = 1,
+        harmonics: int | Sequence[int] = 1,
         amplitudes: Sequence[float] | Sequence[Sequence[float]] | None = None,
     ):
         super().__init__()
-        for name, value in [("num_heads", num_heads), ("axes", axes), ("harmonics", harmonics)]:
-            check_positive(name, value)
+        check_positive("num_heads", num_heads)
+        check_positive("axes", axes)
         self.num_heads, self.axes, self.harmonics = num_heads, axes, harmonics
-        self.periods = _periods_of_axes(periods, axes)
-        self._waves = _spectrum(self.periods, harmonics)
-        self.num_waves = harmonics * sum(map(len, self.periods))
+        self.periods = periods_of_axes(periods, axes)
+        waves = season_waves(self.periods, harmonics)
+        self._waves, self.num_waves = block_spectrum(waves), sum(map(len, waves))
         self.rank = 2 * self.num_waves
         self._fixed = None if amplitudes is None else _rows(amplitudes, num_heads, self.num_waves)
         if self._fixed is None:
@@ -140,36 +141,6 @@ def sandwich_bias(num_heads: int, dim: int = 128, base: float = 10000.0) -> Peri
         periods = [TURN / freq for freq in (*freqs[1:], 1 / Decimal(base))]
     shares = [num_heads / (8 * head) for head in range(1, num_heads + 1)]
     return PeriodicBias(num_heads, periods, amplitudes=[[share] * len(periods) for share in shares])
-
-
-def _periods_of_axes(
-    periods: Sequence[Period] | Sequence[Sequence[Period]], axes: int
-) -> tuple[tuple[Period, ...], ...]:
-    """The periods of each axis, from a flat sequence where there is one axis."""
-    nested = [not isinstance(each, str) and isinstance(each, Sequence) for each in periods]
-    rows = list(periods) if any(nested) else [periods]
-    if (any(nested) and not all(nested)) or len(rows) != axes:
-        raise ValueError(f"periods must be a sequence for each of {axes} axes, got {periods}")
-    found = tuple(tuple(row) for row in rows)  # pyright: ignore[reportArgumentType]
-    for period in [period for row in found for period in row]:
-        if isinstance(period, bool) or not isinstance(period, int | float | Decimal):
-            raise TypeError(f"periods must be numbers, got {period!r}")
-        if not 0 < period < float("inf"):
-            raise ValueError(f"periods must be positive and finite, got {period}")
-    if not any(found):
-        raise ValueError(f"periods must not be empty, got {periods}")
-    return found
-
-
-def _spectrum(periods: Sequence[Sequence[Period]], harmonics: int) -> Spectrum:
-    with localcontext(prec=DIGITS):
-        pairs = [
-            Pair(tuple(harmonic * TURN / Decimal(period) if own == axis else Decimal(0) for own in range(len(periods))))
-            for axis, row in enumerate(periods)
-            for period in row
-            for harmonic in range(1, harmonics + 1)
-        ]
-    return Spectrum((tuple(pairs),))
 
 
 def _rows(amplitudes: Sequence[float] | Sequence[Sequence[float]], num_heads: int, num_waves: int) -> list[list[float]]:
