@@ -24,13 +24,14 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from torch.utils.data import DataLoader
 
 from . import data, training  # configs find classes by name among those imported
-from .data.files import PictureData, PictureFiles, file_loader
-from .data.readers import find_files
+from .data import SeriesData
 from .training.checkpoints import check_checkpoint_path, load_weights
+from .training.forecasts import read_windows, write_forecasts
 from .training.lengths import LengthEvaluation
-from .training.predictions import PredictionTable
+from .training.predictions import predict_pictures
 from .training.report import print_results, run_folder, show_path
 from .training.resolution import ResolutionEvaluation
 
@@ -109,9 +110,9 @@ class CommandLine(LightningCLI):
             "Multiples of the trained length at which fit and test evaluate a language model too, such as 1,2,4,8."
         )
         parser.add_argument("--lengths", type=list[int] | int | str | None, default=None, help=lengths)
-        files = "Files and folders of pictures to classify, in place of the test images."
+        files = "Pictures and folders of them to classify, or CSV files to forecast, in place of the test data."
         parser.add_argument("--files", nargs="*", type=str, default=[], help=files)
-        output = "CSV file for what is said of them; predictions.csv in the run's folder unless given."
+        output = "CSV file for what is said of them, or folder of several; in the run's folder unless given."
         parser.add_argument("--output", type=str | None, default=None, help=output)
         for key, settings in CHECKPOINTS.items():
             parser.add_lightning_class_args(ModelCheckpoint, key)
@@ -203,23 +204,24 @@ class CommandLine(LightningCLI):
             print(f"predictions: {show_path(path)}")
 
     def _predict_files(self, datamodule: Any = None, return_predictions: Any = None, **kwargs: Any) -> None:
-        """Writes the table of the files; the exit status is not 0 if one could not be read."""
-        if not isinstance(datamodule, PictureData):
-            raise TypeError(f"{type(datamodule).__name__} has no picture_loader, which reads files")
+        """Writes tables for the files; the exit status is not 0 if one could not be read."""
         config = self.config[str(self.subcommand)]
-        size, channels = (self.model.hparams[name] for name in ("image_size", "in_chans"))
-        files = PictureFiles(find_files(config.files), datamodule.picture_loader(size, channels))
-        path = Path(config.output or run_folder(kwargs["ckpt_path"]) / "predictions.csv")
-        table = PredictionTable(path)
-        trainer: Any = self.trainer
-        trainer.callbacks.append(table)
-        workers = getattr(datamodule, "num_workers", 0)
-        loader = file_loader(files, batch_size=datamodule.batch_size, num_workers=workers)
+        folder, output = run_folder(kwargs["ckpt_path"]), config.output
         with self._weights_as_saved():
-            trainer.predict(dataloaders=loader, return_predictions=False, **kwargs)
-        print(f"predictions: {show_path(path)} ({table.written} files)")
-        if table.skipped:
-            sys.exit(f"error: {table.skipped} of {len(files)} files could not be read")
+            if isinstance(datamodule, SeriesData):
+                files = [Path(name) for name in config.files]
+                windows = read_windows(datamodule, files)
+                loader = DataLoader(windows, batch_size=None)  # pyright: ignore[reportArgumentType]
+                found = self.trainer.predict(dataloaders=loader, return_predictions=True, **kwargs)
+                target = Path(output or folder / ("forecast.csv" if len(files) == 1 else "forecasts"))
+                for path in write_forecasts(datamodule, files, windows, found, target):
+                    print(f"forecast: {show_path(path)}")
+            else:
+                path = Path(output or folder / "predictions.csv")
+                table, count = predict_pictures(self.trainer, datamodule, config.files, path, **kwargs)
+                print(f"predictions: {show_path(path)} ({table.written} files)")
+                if table.skipped:
+                    sys.exit(f"error: {table.skipped} of {count} files could not be read")
 
     @contextmanager
     def _weights_as_saved(self) -> Iterator[None]:

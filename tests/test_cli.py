@@ -76,14 +76,15 @@ def test_every_config_takes_a_step(path, capsys):
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 1
 
 
-@pytest.mark.parametrize("folder", ["image", "fashion", "text"])
+@pytest.mark.parametrize("folder", sorted({path.parent.name for path in CONFIGS}))
 def test_the_configs_of_a_folder_differ_in_positions_only(folder):
-    slots = {"additive", "rotary", "bias", "scale", "positions", "layers", "length"}
+    slots = {"additive", "rotary", "bias", "scale", "positions", "layers", "length", "times"}
     configs = {path.stem: yaml.safe_load(path.read_text()) for path in CONFIGS if path.parent.name == folder}
-    assert {"none", "sinusoidal", "learned", "rope", "alibi"} <= set(configs)
+    assert "none" in configs
+    assert len(configs) > 2
     kept = []
     for config in configs.values():
-        arguments = config["model"]["init_args"]
+        arguments = config["model"].get("init_args", {})
         config["model"]["init_args"] = {name: value for name, value in arguments.items() if name not in slots}
         kept.append(config)
     assert all(config == kept[0] for config in kept)
@@ -194,6 +195,26 @@ def test_modules_of_the_user_are_imported_first(form, capsys):
     assert yaml.safe_load(Path(fitted["config"]).read_text())["imports"] == [mine, other]
     hparams = torch.load(fitted["checkpoint"], weights_only=True)["hyper_parameters"]
     assert hparams["additive"] == {"name": other, "value": 2}
+
+
+def test_a_series_in_a_file_is_forecast_into_a_file(tmp_path, capsys):
+    config = ROOT / "configs" / "series" / "calendar_time_rope.yaml"
+    series = [*QUICK, "--config", config, "--data.source", "mine.csv", "--data.input_length", 20, "--data.horizon", 10]
+    hours = [f"2024-03-{day:02}T{hour:02}:00:00" for day in range(1, 11) for hour in range(24)]
+    Path("mine.csv").write_text("when,load\n" + "".join(f"{hour},{place % 24}\n" for place, hour in enumerate(hours)))
+    fitted = run(capsys, "fit", *series, "--trainer.limit_train_batches", 2)
+    assert Path(fitted["checkpoint"]).parents[1].joinpath("forecasts.csv").is_file()
+    predict = ["predict", *series, "--ckpt_path", fitted["checkpoint"], "--files"]
+    run(capsys, *predict, "mine.csv", "--output", "next.csv")
+    lines = Path("next.csv").read_text().splitlines()
+    assert lines[0] == "when,load"
+    assert [line.split(",")[0][:13] for line in lines[1:]] == [f"2024-03-11 {hour:02}" for hour in range(10)]
+    Path("other.csv").write_text(Path("mine.csv").read_text())
+    run(capsys, *predict, "mine.csv", "other.csv")
+    folder = Path(fitted["checkpoint"]).parents[1] / "forecasts"
+    assert [(folder / name).read_text() for name in ("mine.csv", "other.csv")] == 2 * [Path("next.csv").read_text()]
+    Path("short.csv").write_text("\n".join(Path("mine.csv").read_text().splitlines()[:9]))
+    assert fail(*predict, "short.csv") == ("error: short.csv: the series has 8 rows, too few for input_length (20)")
 
 
 def test_wrong_input_is_one_clear_message(capsys):

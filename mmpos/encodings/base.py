@@ -194,6 +194,8 @@ class Rotation(NamedTuple):
             raise TypeError(f"num_prefix_tokens must be an integer, got {num_prefix_tokens!r}")
         if num_prefix_tokens < 0:
             raise ValueError(f"num_prefix_tokens must not be negative, got {num_prefix_tokens}")
+        if not num_prefix_tokens:
+            return self
 
         def extend(part: Tensor | None, value: float | Tensor) -> Tensor | None:
             if part is None:

@@ -5,16 +5,21 @@ from .cache import Cache
 from .generate import generate
 from .grid import GridPositions
 from .image import VisionTransformer
+from .series import SeriesClassifier, SeriesForecaster
 from .stack import LayerEncodings, StackEncodings
 from .text import TextTransformer
+from .times import TokenTimes
 
 __all__ = [
     "Block",
     "Cache",
     "GridPositions",
     "LayerEncodings",
+    "SeriesClassifier",
+    "SeriesForecaster",
     "StackEncodings",
     "TextTransformer",
+    "TokenTimes",
     "VisionTransformer",
     "generate",
 ]

@@ -170,6 +170,7 @@ class StackEncodings(nn.Module):
         coords: Shaped[Tensor, "*batch n a"],
         *,
         k_coords: Shaped[Tensor, "*batch k a"] | None = None,
+        bias_coords: Shaped[Tensor, "*rows n c"] | None = None,
         is_rotated: bool = True,
         cells: Int[Tensor, "*batch n a"] | None = None,
         num_prefix_tokens: int = 0,
@@ -182,6 +183,7 @@ class StackEncodings(nn.Module):
         Args:
             coords: Coordinates of the tokens.
             k_coords: Coordinates of all keys, where there are more in a cache.
+            bias_coords: Coordinates that the bias takes, where these are others, and there is no cache.
             is_rotated: Whether the keys in the cache are rotated; if not, all keys are given their rotation.
             cells: Cells of the tokens in their grid, for encodings that need these, where coordinates are others.
             num_prefix_tokens: Class and register tokens in front.
@@ -191,11 +193,12 @@ class StackEncodings(nn.Module):
         if k_coords is not None and not is_rotated:
             keys = [rope(k_coords, length=length) for rope in self.rotary]
             rotations = list(zip(rotations, keys, strict=True))
-        k_coords = coords if k_coords is None else k_coords
+        bias_coords = coords if bias_coords is None else bias_coords
+        k_coords = bias_coords if k_coords is None else k_coords
         biases = []
         for bias in self.bias:
             assert isinstance(bias, AttentionBias)
-            q, k = (cells, cells) if bias.needs_cells and cells is not None else (coords, k_coords)
+            q, k = (cells, cells) if bias.needs_cells and cells is not None else (bias_coords, k_coords)
             biases.append(bias(q, k) if _is_kept(bias, q, k, num_prefix_tokens) else bias)
         added = None
         if self.additive is not None and self.additive_to == "queries_keys":

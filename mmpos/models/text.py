@@ -89,7 +89,7 @@ class TextTransformer(nn.Module):
             if name not in LAYER_OPTIONS:
                 raise ValueError(f"layers may differ in {', '.join(LAYER_OPTIONS)}, got {name!r}")
         self.num_tokens, self.num_classes, self.separator = num_tokens, num_classes, separator
-        self.length = length
+        self.length, self.num_heads = length, num_heads
         self.windows = [pattern[layer % len(pattern)].get("window", window) for layer in range(depth)]
         self.embed = nn.Embedding(num_tokens, dim)
         self.encodings = StackEncodings(
@@ -139,7 +139,7 @@ class TextTransformer(nn.Module):
         model.length = None if self.length is None else length
         if how == "head_scale":
             device = self.embed.weight.device
-            model.encodings.temper([HeadScale(block.attn.num_heads).to(device) for block in model.blocks])
+            model.encodings.temper([HeadScale(self.num_heads).to(device) for _ in self.blocks])
         elif how != "extend":
             if trained is None:
                 raise ValueError(f"how={how!r} needs the trained length")

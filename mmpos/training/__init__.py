@@ -3,6 +3,14 @@
 from .image import ImageClassifier
 from .lengths import LengthEvaluation
 from .resolution import ResolutionEvaluation
+from .series import ForecastModel, SequenceClassifier
 from .text import LanguageModel
 
-__all__ = ["ImageClassifier", "LanguageModel", "LengthEvaluation", "ResolutionEvaluation"]
+__all__ = [
+    "ForecastModel",
+    "ImageClassifier",
+    "LanguageModel",
+    "LengthEvaluation",
+    "ResolutionEvaluation",
+    "SequenceClassifier",
+]

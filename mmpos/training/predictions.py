@@ -10,6 +10,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
+from ..data.files import PictureData, PictureFiles, file_loader
+from ..data.readers import find_files
+
 
 class PredictionTable(BasePredictionWriter):
     """Writes a CSV row for each file: its name, its class, the probability of that, and the probability of each class.
@@ -52,3 +55,22 @@ class PredictionTable(BasePredictionWriter):
             print(f"skipped: {error}", file=sys.stderr)
         self.written += len(batch.paths)
         self.skipped += len(batch.errors)
+
+
+def predict_pictures(
+    trainer: Any, data: Any, names: Sequence[str], path: Path, *, model: LightningModule, **kwargs: Any
+) -> tuple[PredictionTable, int]:
+    """Writes the table of the pictures that are named or lie in folders, and says how many these are.
+
+    Raises:
+        TypeError: If the data module reads no pictures.
+    """
+    if not isinstance(data, PictureData):
+        raise TypeError(f"{type(data).__name__} has no picture_loader, which reads files")
+    size, channels = (model.hparams[name] for name in ("image_size", "in_chans"))
+    files = PictureFiles(find_files(names), data.picture_loader(size, channels))
+    table = PredictionTable(path)
+    trainer.callbacks.append(table)
+    loader = file_loader(files, batch_size=data.batch_size, num_workers=getattr(data, "num_workers", 0))
+    trainer.predict(model, dataloaders=loader, return_predictions=False, **kwargs)
+    return table, len(files)
