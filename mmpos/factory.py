@@ -126,6 +126,7 @@ def build(
     if isinstance(spec, nn.Module):
         return _check_built(spec, kind, type(spec).__name__)
     if isinstance(spec, Mapping):
+        spec = {"on" if key is True else key: value for key, value in spec.items()}  # YAML reads the bare word so
         width = dim if spec.get("name") == "Sum" else None  # the parts of other combinations have widths of their own
         arguments = _to_values({key: value for key, value in spec.items() if key != "name"}, kind, width, size)
         name = spec.get("name")

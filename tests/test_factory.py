@@ -360,6 +360,16 @@ def test_heads_that_do_not_divide_the_width_matter_only_where_a_head_dim_is_need
 COMBINED = {"name": "Sum", "on": [[0], [1, 2]], "parts": [{"name": "Sinusoidal"}, {"name": "LearnedTable"}]}
 
 
+def test_the_word_on_is_a_name_in_yaml_too(tmp_path):
+    path = tmp_path / "positions.yaml"
+    path.write_text(
+        "video: {additive: {name: Sum, on: [[0], [1, 2]], parts: [{name: Sinusoidal}, {name: LearnedTable}]}}"
+    )
+    encoding = load_encodings(path, dim=24, size=(4, 3, 5))["video"].additive
+    assert encoding.on == ((0,), (1, 2))
+    assert encoding.parts[1].weight.shape == (3, 5, 24)
+
+
 def test_parts_of_a_sum_get_the_width_and_the_sizes_of_their_axes():
     both = build(COMBINED, kind="additive", dim=12, size=(4, 7, 5))
     assert both.axes == 3

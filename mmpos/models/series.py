@@ -18,6 +18,7 @@ from .stack import StackEncodings
 from .times import TokenTimes
 
 Variates = Literal["independent", "axis"]
+Instance = Literal["standardise", "centre"]
 
 
 class SeriesForecaster(nn.Module):
@@ -25,9 +26,9 @@ class SeriesForecaster(nn.Module):
 
     A token of the past is a linear map of the values of its patch and of which of them are there; a token of the future
     has none, and what it says comes from where it lies. So the calendar of the future is known to the model as far as
-    its encodings tell it. Each series is less its mean and over its standard deviation in the window, and the forecast
-    is brought back (reversible instance normalisation). The first patch is padded in front and the last behind, so that
-    past and future do not share one.
+    its encodings tell it. Each series is less its mean in the window, and over its standard deviation there, and the
+    forecast is brought back (reversible instance normalisation). The first patch is padded in front and the last
+    behind, so that past and future do not share one.
 
     Args:
         patch: Rows of a token.
@@ -35,7 +36,9 @@ class SeriesForecaster(nn.Module):
         depth: Number of blocks.
         num_heads: Heads per block.
         variates: "independent": each channel is a series of its own, with the same weights. "axis": the tokens of all
-            channels see each other, told apart by the coordinate "variate".
+            channels see each other. The coordinate "variate" tells channels apart.
+        instance: "standardise" as above, or "centre", which leaves the scale as it is: for channels that are mostly
+            still, such as rain, whose deviation in a window says little.
         drop_path: Probability that a sample skips a branch in training, in the last block; it grows linearly to that.
         block: Further arguments of the blocks, such as ``{"proj_drop": 0.1}``; see `Block`.
         times: How timestamps become coordinates, the arguments of `TokenTimes`: ``coords`` names those of each slot.
@@ -68,6 +71,7 @@ class SeriesForecaster(nn.Module):
         num_heads: int = 4,
         *,
         variates: Variates = "independent",
+        instance: Instance = "standardise",
         drop_path: float = 0.0,
         block: Mapping[str, Any] | None = None,
         times: Mapping[str, Any] | None = None,
@@ -81,14 +85,14 @@ class SeriesForecaster(nn.Module):
             raise ValueError(f"patch ({patch}) must be positive")
         if variates not in ("independent", "axis"):
             raise ValueError(f"variates must be 'independent' or 'axis', got {variates!r}")
-        self.patch, self.variates = patch, variates
+        if instance not in ("standardise", "centre"):
+            raise ValueError(f"instance must be 'standardise' or 'centre', got {instance!r}")
+        self.patch, self.variates, self.instance = patch, variates, instance
         self.embed = nn.Linear(2 * patch, dim)
         self.future = nn.Parameter(torch.empty(dim))
         self.times, self.encodings, self.blocks = _stack(
             dim, depth, num_heads, drop_path, block, times, additive=additive, rotary=rotary, bias=bias, scale=scale
         )
-        if variates == "independent" and "variate" in self.times.names:
-            raise ValueError("the coordinate 'variate' is for variates='axis'; independent channels have none")
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, patch)
         nn.init.normal_(self.future, std=0.02)
@@ -111,7 +115,7 @@ class SeriesForecaster(nn.Module):
         horizon = times.shape[-1] - n if horizon is None else horizon
         if horizon < 1 or times.shape != (b, n + horizon):
             raise ValueError(f"times must have ({b}, {n} + horizon) entries, got {tuple(times.shape)}")
-        values, mean, std = _standardise(values)
+        values, mean, std = _standardise(values, self.instance)
         front, back = -n % self.patch, -horizon % self.patch
         seen = F.pad(values.isfinite().to(values.dtype), (0, 0, front, 0))
         rows = torch.stack([F.pad(values.nan_to_num(0, 0, 0), (0, 0, front, 0)), seen], dim=-1)
@@ -134,7 +138,7 @@ class SeriesForecaster(nn.Module):
         if self.variates == "axis":
             at = partial(self.times, times, variates=c)
             return _transform(self, x.flatten(1, 2), at).unflatten(1, (c, p))
-        at = partial(self.times, times, repeats=c)
+        at = partial(self.times, times, variates=c, apart=True)
         return _transform(self, x.flatten(0, 1), at).unflatten(0, (b, c))
 
 
@@ -253,13 +257,15 @@ def _transform(model: Any, x: Float[Tensor, "b n dim"], at: partial, **options: 
 
 
 def _standardise(
-    values: Float[Tensor, "b n c"],
+    values: Float[Tensor, "b n c"], instance: Instance
 ) -> tuple[Float[Tensor, "b n c"], Float[Tensor, "b 1 c"], Float[Tensor, "b 1 c"]]:
     """The values less their mean and over their standard deviation in the window, and both; what is missing is not."""
     seen = values.isfinite()
     count = seen.sum(1, keepdim=True).clamp(min=1)
     mean = values.where(seen, 0).sum(1, keepdim=True) / count
     centred = values - mean
+    if instance == "centre":
+        return centred, mean, torch.ones_like(mean)
     variance = centred.where(seen, 0).square().sum(1, keepdim=True) / count
     std = (variance + 1e-5).sqrt()
     return centred / std, mean, std

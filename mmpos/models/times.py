@@ -23,8 +23,8 @@ class TokenTimes:
     """The coordinates of tokens that have timestamps, each slot its own.
 
     Names of coordinates are "index", the number of the token; "time", what `time_coords` gives, in ``per``; "variate",
-    the number of the channel; and the fields of `calendar_coords`, such as "fraction_of_day". An encoding that needs
-    whole cells, such as a table, is given `calendar_fields`.
+    the number of the channel; and the fields of `calendar_coords`, such as "fraction_of_day". To an encoding that needs
+    whole cells, such as a table, "hour_of_day" and its like are the whole numbers of `calendar_fields`.
 
     Args:
         coords: Names of the coordinates of the slots "additive", "rotary" and "bias", in order; ``["index"]`` unless
@@ -75,18 +75,18 @@ class TokenTimes:
         *,
         cells: bool = False,
         index: Int[Tensor, "*b n 1"] | None = None,
-        repeats: int = 1,
         variates: int | None = None,
+        apart: bool = False,
     ) -> Shaped[Tensor, "*rows m a"]:
         """Coordinates of a slot.
 
         Args:
             times: Timestamps of the tokens; None if only their order is known.
             slot: "additive", "rotary" or "bias".
-            cells: Whether calendar fields are whole numbers.
+            cells: Whether the fields that count are whole numbers.
             index: Number of each token; counted from 0 unless given.
-            repeats: How often each row comes, one after the other.
             variates: Channels whose tokens follow each other in a row, all at the same times.
+            apart: Whether each channel is a row of its own instead.
         """
         names = self.of(slot)
         if index is None:
@@ -95,17 +95,16 @@ class TokenTimes:
         parts = [self._column(name, times, index, cells) for name in names if name != "variate"]
         dtype = torch.int64 if all(part.dtype == torch.int64 for part in parts) else torch.float64
         found = torch.cat(torch.broadcast_tensors(*parts), dim=-1).to(dtype) if parts else index[..., :0]
-        if repeats > 1 and found.ndim > 2:
-            found = found.repeat_interleave(repeats, dim=0)
-        if variates is None:
+        if variates is None or (apart and found.ndim == 2 and "variate" not in names):
             return found
+        if apart and times is not None:
+            found = found.expand(*times.shape[:-1], *found.shape[-2:])
         number = torch.arange(variates, device=found.device)[:, None, None]
         grid = found.unsqueeze(-3).expand(*found.shape[:-2], variates, -1, -1)
         number = number.expand(*grid.shape[:-1], 1).to(dtype)
-        columns = iter(grid.unbind(-1))
-        return torch.stack([number[..., 0] if name == "variate" else next(columns) for name in names], dim=-1).flatten(
-            -3, -2
-        )
+        columns = iter(grid.split(1, dim=-1))
+        grid = torch.cat([number if name == "variate" else next(columns) for name in names], dim=-1)
+        return grid.flatten(0, -3) if apart else grid.flatten(-3, -2)
 
     def _column(self, name: str, times: Any, index: Tensor, cells: bool) -> Tensor:
         if name == "index":
@@ -114,5 +113,5 @@ class TokenTimes:
             raise ValueError(f"the coordinate {name!r} needs timestamps")
         if name == "time":
             return time_coords(times, self.unit, per=self.per)
-        read = calendar_fields if cells else calendar_coords
+        read = calendar_fields if cells and name in WHOLE else calendar_coords
         return read(times, [name], unit=self.unit, timezone=self.timezone)

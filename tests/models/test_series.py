@@ -178,7 +178,10 @@ def test_coordinates_of_slots():
     torch.testing.assert_close(clock(times, "additive"), torch.stack([index.double(), day], dim=-1))
     hours = times[..., None].double() / HOUR
     assert torch.equal(clock(times, "rotary"), hours)
-    assert torch.equal(clock(times, "rotary", repeats=3), hours.repeat_interleave(3, dim=0))
+    assert torch.equal(clock(times, "rotary", variates=3, apart=True), hours.repeat_interleave(3, dim=0))
+    assert clock(times, "bias", variates=3, apart=True)[:, 0, 1].tolist() == [0, 1, 2, 0, 1, 2]
+    number = TokenTimes(coords={"additive": ["variate", "index"]})(times, "additive", variates=2, apart=True)
+    assert number.tolist() == 2 * [[[0, 0], [0, 1], [0, 2]], [[1, 0], [1, 1], [1, 2]]]
     variates = clock(times, "bias", variates=4)
     assert variates.shape == (2, 12, 2)
     for channel in range(4):
@@ -205,11 +208,7 @@ def test_coordinates_of_slots():
         (lambda: TokenTimes(timezone="Europe/Berlim"), ValueError, "Europe/Berlim"),
         (lambda: SeriesForecaster(patch=0), ValueError, "patch (0) must be positive"),
         (lambda: SeriesForecaster(variates="both"), ValueError, "variates must be 'independent' or 'axis'"),
-        (
-            lambda: SeriesForecaster(times={"coords": {"bias": ["variate"]}}),
-            ValueError,
-            "the coordinate 'variate' is for variates='axis'",
-        ),
+        (lambda: SeriesForecaster(instance="mean"), ValueError, "instance must be 'standardise' or 'centre'"),
         (lambda: SeriesForecaster(times={"zone": "UTC"}), TypeError, "zone"),
         (
             lambda: make()(torch.zeros(2, 8, 1), torch.zeros(2, 8).long()),
