@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
@@ -200,9 +199,10 @@ class FIRE(AttentionBias):
         check_coords(k_coords, self.axes, "k_coords", owner="FIRE(axes={axes})")
         q, k = (distance(widen(coords).unbind(-1), self.metric, self.per) for coords in (q_coords, k_coords))
         share = self._share(distances(q_coords, k_coords, self.metric, self.per), q[..., :, None], k[..., None, :])
-        hidden = (share.unsqueeze(-1) * self.first.weight.float()[:, 0] + self.first.bias.float()).relu()
-        with _no_autocast(share.device):
-            return F.linear(hidden, self.last.weight.float(), self.last.bias.float()).movedim(-1, -3)
+        with _no_autocast(share.device):  # units come first: pairs are many, and lie side by side
+            units = self.first.bias.float()[:, None].addmm(self.first.weight.float(), share.flatten()[None]).relu_()
+            heads = self.last.bias.float()[:, None].addmm(self.last.weight.float(), units)
+        return heads.view(self.num_heads, *share.shape).movedim(0, -3)
 
     def score(self, head: Int[Tensor, ""], q_coord: Coord, k_coord: Coord) -> Float[Tensor, ""]:
         q, k = (
