@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from .stack import StackEncodings
 from .times import TokenTimes
 
 Variates = Literal["independent", "axis"]
-Instance = Literal["standardise", "centre"]
+Instance = Literal["standardise", "centre", "none"]
 
 
 class SeriesForecaster(nn.Module):
@@ -37,8 +37,9 @@ class SeriesForecaster(nn.Module):
         num_heads: Heads per block.
         variates: "independent": each channel is a series of its own, with the same weights. "axis": the tokens of all
             channels see each other. The coordinate "variate" tells channels apart.
-        instance: "standardise" as above, or "centre", which leaves the scale as it is: for channels that are mostly
-            still, such as rain, whose deviation in a window says little.
+        instance: "standardise" as above; "centre" leaves the scale as it is: for channels that are mostly still, such
+            as rain, whose deviation in a window says little; "none" leaves the level too: for series that come back to
+            a mean, such as temperatures, if the data are scaled as a whole.
         drop_path: Probability that a sample skips a branch in training, in the last block; it grows linearly to that.
         block: Further arguments of the blocks, such as ``{"proj_drop": 0.1}``; see `Block`.
         times: How timestamps become coordinates, the arguments of `TokenTimes`: ``coords`` names those of each slot.
@@ -85,8 +86,8 @@ class SeriesForecaster(nn.Module):
             raise ValueError(f"patch ({patch}) must be positive")
         if variates not in ("independent", "axis"):
             raise ValueError(f"variates must be 'independent' or 'axis', got {variates!r}")
-        if instance not in ("standardise", "centre"):
-            raise ValueError(f"instance must be 'standardise' or 'centre', got {instance!r}")
+        if instance not in get_args(Instance):
+            raise ValueError(f"instance must be one of {', '.join(get_args(Instance))}, got {instance!r}")
         self.patch, self.variates, self.instance = patch, variates, instance
         self.embed = nn.Linear(2 * patch, dim)
         self.future = nn.Parameter(torch.empty(dim))
@@ -264,6 +265,8 @@ def _standardise(
     count = seen.sum(1, keepdim=True).clamp(min=1)
     mean = values.where(seen, 0).sum(1, keepdim=True) / count
     centred = values - mean
+    if instance == "none":
+        return values, torch.zeros_like(mean), torch.ones_like(mean)
     if instance == "centre":
         return centred, mean, torch.ones_like(mean)
     variance = centred.where(seen, 0).square().sum(1, keepdim=True) / count

@@ -36,7 +36,7 @@ class ForecastModel(LightningModule):
         depth: Number of blocks.
         num_heads: Heads per block.
         variates: "independent" channels, or the channels as an "axis".
-        instance: "standardise" each window, or "centre" it only.
+        instance: "standardise" each window, "centre" it only, or "none".
         block: Further arguments of the blocks, such as ``{proj_drop: 0.1}``.
         times: How timestamps become coordinates, such as ``{coords: {rotary: [time]}, per: h}``; see `TokenTimes`.
         additive: Slot of what is added to the tokens.
@@ -60,7 +60,7 @@ class ForecastModel(LightningModule):
         depth: int = 3,
         num_heads: int = 4,
         variates: Literal["independent", "axis"] = "independent",
-        instance: Literal["standardise", "centre"] = "standardise",
+        instance: Literal["standardise", "centre", "none"] = "standardise",
         block: dict[str, Any] | None = None,
         times: dict[str, Any] | None = None,
         additive: dict[str, Any] | None = None,

@@ -208,7 +208,7 @@ def test_coordinates_of_slots():
         (lambda: TokenTimes(timezone="Europe/Berlim"), ValueError, "Europe/Berlim"),
         (lambda: SeriesForecaster(patch=0), ValueError, "patch (0) must be positive"),
         (lambda: SeriesForecaster(variates="both"), ValueError, "variates must be 'independent' or 'axis'"),
-        (lambda: SeriesForecaster(instance="mean"), ValueError, "instance must be 'standardise' or 'centre'"),
+        (lambda: SeriesForecaster(instance="mean"), ValueError, "instance must be one of standardise, centre, none"),
         (lambda: SeriesForecaster(times={"zone": "UTC"}), TypeError, "zone"),
         (
             lambda: make()(torch.zeros(2, 8, 1), torch.zeros(2, 8).long()),
