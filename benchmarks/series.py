@@ -26,11 +26,11 @@ SHORT = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches"]
 DATA = {
     "sf_traffic": [],
     "beijing_pm25": [*SEVEN_CHANNELS, *CHANNEL_TABLE, "--model.patch", "24", *SHORT, "1800"],
-    "beijing_pm25, all rows": [*SEVEN_CHANNELS, "--model.patch", "4", *SHORT, "400"],
-    "beijing_pm25, 40 % dropped": [*SEVEN_CHANNELS, "--model.patch", "4", "--data.drop", "0.4", *SHORT, "400"],
+    "beijing_pm25, all rows": [*SEVEN_CHANNELS, "--model.patch", "4", *SHORT, "300"],
+    "beijing_pm25, 40 % dropped": [*SEVEN_CHANNELS, "--model.patch", "4", "--data.drop", "0.4", *SHORT, "300"],
     "metro_traffic": [
         "--data.source", "metro_traffic", "--data.channels", "[vehicles]", "--data.limit", "2000",
-        "--data.timezone", "America/Chicago", "--model.patch", "4", *SHORT, "800",
+        "--data.timezone", "America/Chicago", "--model.patch", "4", *SHORT, "600",
     ],
 }  # fmt: skip
 REGULAR = ("none", "index", "learned", "time_rope", "time_alibi", "calendar", "calendar_time_rope")
