@@ -88,7 +88,8 @@ class SeriesForecaster(nn.Module):
             raise ValueError(f"variates must be 'independent' or 'axis', got {variates!r}")
         if instance not in get_args(Instance):
             raise ValueError(f"instance must be one of {', '.join(get_args(Instance))}, got {instance!r}")
-        self.patch, self.variates, self.instance = patch, variates, instance
+        self.patch, self.variates = patch, variates
+        self.instance: Instance = instance
         self.embed = nn.Linear(2 * patch, dim)
         self.future = nn.Parameter(torch.empty(dim))
         self.times, self.encodings, self.blocks = _stack(
