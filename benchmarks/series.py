@@ -33,8 +33,8 @@ DATA = {
         "--data.timezone", "America/Chicago", "--model.patch", "4", *SHORT, "600",
     ],
 }  # fmt: skip
-REGULAR = ("none", "index", "learned", "time_rope", "time_alibi", "calendar", "calendar_time_rope")
-IRREGULAR = ("index", "time_rope", "calendar_time_rope")
+REGULAR = ("index", "learned", "time_rope", "calendar", "calendar_time_rope")
+IRREGULAR = ("index", "time_rope")
 ENCODINGS = {
     "sf_traffic": REGULAR,
     "beijing_pm25": ("calendar_time_rope",),
