@@ -44,7 +44,15 @@ def test_the_two_commands_stand_where_ci_looks_for_them():
 
 
 @pytest.mark.parametrize(
-    "study, page", [("digits", "README.md"), ("resolution", "docs/images.md"), ("bias", "docs/attention.md")]
+    "study, page",
+    [
+        ("digits", "README.md"),
+        ("resolution", "docs/images.md"),
+        ("bias", "docs/attention.md"),
+        ("lengths", "docs/text.md"),
+        ("depth", "docs/text.md"),
+        ("series", "docs/series.md"),
+    ],
 )
 def test_a_table_of_a_study_is_that_of_its_results(study, page):
     read_rows = importlib.import_module("benchmarks.study").read_rows
