@@ -24,7 +24,7 @@ ENCODINGS = ("none", "sinusoidal", "learned", "rope", "xpos", "alibi", "t5", "ke
 SEEDS = (0, 1, 2)
 FILLERS, FACTS, VALUES = 64, 8, 8
 TRAINED, TESTED, BINS = 128, (128, 512), 8
-STEPS, ROWS = 200, 32
+STEPS, ROWS = 100, 32
 PATH = RESULTS / "depth.csv"
 
 
@@ -59,7 +59,7 @@ def train(encoding: str, seed: int) -> TextTransformer:
 
 
 @torch.no_grad()
-def accuracies(model: TextTransformer, length: int, rows: int = 512) -> list[float]:
+def accuracies(model: TextTransformer, length: int, rows: int = 256) -> list[float]:
     """Share of right answers to questions about each eighth of the row, from its beginning."""
     longer, generator = model.at_length(length + FACTS), torch.Generator().manual_seed(99)
     right, count = torch.zeros(BINS), torch.zeros(BINS)
