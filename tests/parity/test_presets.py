@@ -294,11 +294,13 @@ def check_ltx_video():
     return {"coords": coords, "freqs": freqs, "shipped": shipped, "tables": halves, "heads": 32, "slack": slack}
 
 
-CHECKS = {name: globals()[f"check_{name}"] for name in ROTARY}
+# torch_brain, which has POYO's, is not among the packages to compare with; test_presets.py has its formula.
+COMPARED = [name for name in ROTARY if name != "poyo"]
+CHECKS = {name: globals()[f"check_{name}"] for name in COMPARED}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ROTARY)
+@pytest.mark.parametrize("name", COMPARED)
 def test_preset(name):
     case = CHECKS[name]()
     coords, freqs = case.pop("coords"), case.pop("freqs")
