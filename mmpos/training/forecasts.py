@@ -43,6 +43,8 @@ class ForecastReport(Callback):
         write_rows(folder / "forecasts.csv", ("forecast", *Scores._fields), [(n, *s) for n, s in scores.items()])
         if draw_forecast(data, pl_module, folder / "forecast.png"):
             print(f"forecast: {show_path(folder / 'forecast.png')}")
+        else:
+            print("no picture: it needs matplotlib (pip install 'mmpos[viz]')")
 
 
 def baselines(data: SeriesData) -> dict[str, Scores]:
