@@ -1,8 +1,8 @@
 """Language models trained on 128 bytes and tested on longer texts: python -m benchmarks.lengths --jobs 2.
 
-Each encoding is trained from ``configs/text`` with each seed, and its best checkpoint tested on whole test documents
-cut at 1, 2, 4 and 8 times the length in training, in every way to extend it that applies. ``results/lengths.csv`` has a
-row for each; the table and ``results/lengths.png`` are made of it.
+Each encoding is trained from ``configs/text`` with each seed, and its best checkpoint tested on stretches of test
+documents cut at 1, 2, 4 and 8 times the length in training, in every way to extend it that applies.
+``results/lengths.csv`` has a row for each; the table and ``results/lengths.png`` are made of it.
 """
 
 import argparse

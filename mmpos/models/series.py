@@ -103,19 +103,16 @@ class SeriesForecaster(nn.Module):
         """Names of parameters that an optimiser should not decay."""
         return no_weight_decay_names(self) | {"future"}
 
-    def forward(
-        self, values: Float[Tensor, "b n c"], times: Int64[Tensor, "b m"], horizon: int | None = None
-    ) -> Float[Tensor, "b h c"]:
+    def forward(self, values: Float[Tensor, "b n c"], times: Int64[Tensor, "b m"]) -> Float[Tensor, "b h c"]:
         """The values of the rows that follow.
 
         Args:
             values: Known values, NaN where one is missing.
             times: Timestamps of the known rows and of those to forecast, as the model's ``times`` read them.
-            horizon: Rows to forecast; all whose time is given and whose values are not, unless given.
         """
         b, n, c = values.shape
-        horizon = times.shape[-1] - n if horizon is None else horizon
-        if horizon < 1 or times.shape != (b, n + horizon):
+        horizon = times.shape[-1] - n
+        if horizon < 1 or len(times) != b:
             raise ValueError(f"times must have ({b}, {n} + horizon) entries, got {tuple(times.shape)}")
         values, mean, std = _standardise(values, self.instance)
         front, back = -n % self.patch, -horizon % self.patch

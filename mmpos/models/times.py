@@ -59,15 +59,6 @@ class TokenTimes:
         if self.timezone is not None:
             read_zone(self.timezone, 1)
 
-    @property
-    def names(self) -> set[str]:
-        """All names that a slot has."""
-        return {name for slot in SLOTS for name in self.of(slot)}
-
-    def of(self, slot: str) -> Sequence[str]:
-        """Names of the coordinates of a slot."""
-        return self.coords.get(slot, ("index",))
-
     def __call__(
         self,
         times: Int64[Tensor, "b n"] | None,
@@ -88,7 +79,7 @@ class TokenTimes:
             variates: Channels whose tokens follow each other in a row, all at the same times.
             apart: Whether each channel is a row of its own instead.
         """
-        names = self.of(slot)
+        names = self.coords.get(slot, ("index",))
         if index is None:
             assert times is not None
             index = torch.arange(times.shape[-1], device=times.device)[:, None]

@@ -27,7 +27,7 @@ WAYS = tuple(how for how in EXTENSIONS if how != TUNED)
 
 @runtime_checkable
 class LongDocuments(Protocol):
-    """Data that has whole documents of at least a length."""
+    """Data that has stretches of a length which lie within a document each."""
 
     length: int
 
@@ -49,8 +49,8 @@ class Result(NamedTuple):
 class LengthEvaluation(Callback):
     """Evaluates a `TextTransformer` on the same documents at several lengths, in every way to extend its encodings.
 
-    The documents are cut into rows of each length: ``bits`` is the mean over all their bytes. ``last_bits`` is the mean
-    over the last bytes of the documents alone, of which each length gives more of what stands before them.
+    Stretches of the longest length are cut into rows of each: ``bits`` is the mean over all their bytes.
+    ``last_bits`` is the mean over the last bytes of the stretches alone, of which each length gives more of what stands before them.
 
     In training the bits on validation documents are logged, as ``val_bits_1024_ntk``. A test ends with a table for the
     test documents, which ``lengths.csv`` in the run's folder keeps.
@@ -59,7 +59,7 @@ class LengthEvaluation(Callback):
         lengths: Multiples of the length in training, or one text such as ``"1,2,4,8"``; powers of 2.
         how: Names of ways, see `TextTransformer.at_length`; or as one text. All by default but "head_scale", whose
             factors are tuned first, on training documents of each length.
-        limit: Most documents.
+        limit: Most stretches of documents.
         last: Number of last bytes.
         every_n_epochs: Epochs of training between evaluations; with 0 there is none in training.
 
@@ -181,7 +181,7 @@ def tune(network: TextTransformer, texts: Int64[Tensor, "b n"], *, steps: int = 
 def print_lengths(results: Sequence[Result], notes: Sequence[str]) -> None:
     """Prints bits per byte, a row for each length and a column for each way, and why some are missing."""
     columns = list(dict.fromkeys(result.how for result in results))
-    title = f"bits per byte of {results[0].documents:,} test documents"
+    title = f"bits per byte of {results[0].documents:,} stretches of test documents"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column("bytes", style="bold")
     for how in columns:
