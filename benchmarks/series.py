@@ -1,8 +1,8 @@
 """Forecasts of 96 rows from 96, by encoding, on regular and irregular time: python -m benchmarks.series --jobs 2.
 
 Each encoding is trained from ``configs/series`` with each seed, and its best checkpoint tested: on all windows of
-``sf_traffic``, and on 2,000 of the others, spread over the test part. ``results/series.csv`` has a row for each run, with
-the errors of forecasts that need no training on the same windows; the tables are made of it.
+``sf_traffic``, and on 2,000 of the others, spread over the test part. ``results/series.csv`` has a row for each run,
+with the errors of forecasts that need no training on the same windows; the tables are made of it.
 """
 
 import argparse

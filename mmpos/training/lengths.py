@@ -50,7 +50,8 @@ class LengthEvaluation(Callback):
     """Evaluates a `TextTransformer` on the same documents at several lengths, in every way to extend its encodings.
 
     Stretches of the longest length are cut into rows of each: ``bits`` is the mean over all their bytes.
-    ``last_bits`` is the mean over the last bytes of the stretches alone, of which each length gives more of what stands before them.
+    ``last_bits`` is the mean over the last bytes of the stretches alone, of which each length gives more of what stands
+    before them.
 
     In training the bits on validation documents are logged, as ``val_bits_1024_ntk``. A test ends with a table for the
     test documents, which ``lengths.csv`` in the run's folder keeps.

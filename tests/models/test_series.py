@@ -30,6 +30,11 @@ SLOTS = {
         "bias": {"name": "PeriodicBias", "periods": [24, 168]},
         "times": {"coords": {"bias": ["time"]}},
     },
+    "content": {  # a bias that each layer evaluates, beside rotation by other coordinates
+        "rotary": {"name": "RoPE"},
+        "bias": {"name": "RelativeLogits", "extent": 60},
+        "times": {"coords": {"bias": ["time"]}},
+    },
     "scale": {"rotary": {"name": "RoPE"}, "scale": {"name": "LogScale", "train_length": 8}},
 }
 

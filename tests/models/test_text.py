@@ -1,5 +1,7 @@
 """A decoder on packed, padded, cached and streamed rows, with every encoding and pattern of layers."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -197,6 +199,13 @@ def test_another_length():
         rope.at_length(20, "ntk")
     with pytest.raises(ValueError, match=r"how must be one of extend, .*, yarn, log_scale, head_scale, got 'zoom'"):
         rope.at_length(20, "zoom")
+
+
+def test_embeddings_are_as_large_as_what_is_added_to_them():
+    torch.manual_seed(0)
+    model, tokens = TextTransformer(dim=48, depth=0, num_heads=4, additive={"name": "Sinusoidal"}), rows(2, 9)
+    added = model.embed.weight[tokens] * math.sqrt(48) + mmpos.Sinusoidal(48)(mmpos.sequence_coords(9))
+    torch.testing.assert_close(model.forward_features(tokens), torch.nn.functional.layer_norm(added, (48,), eps=1e-6))
 
 
 def test_attention_temperatures_for_another_length():
