@@ -24,7 +24,7 @@ ENCODINGS = ("none", "sinusoidal", "learned", "rope", "xpos", "alibi", "t5", "ke
 SEEDS = (0, 1, 2)
 FILLERS, FACTS, VALUES = 64, 8, 8
 TRAINED, TESTED, BINS = 128, (128, 512), 8
-STEPS, ROWS = 100, 32
+STEPS, ROWS = 300, 32
 PATH = RESULTS / "depth.csv"
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -11,7 +10,9 @@ from torch import Tensor, nn
 
 from ..base import AttentionBias
 from ..checks import check_coords, check_positive, keep_float32
+from .content import inner_products
 from .differences import Coord, Metric, check_metric, check_per, distance, distances, pair_distance, widen
+from .lookup import take_columns
 
 Kernel = Literal["log", "power"]
 KERNELS = ("log", "power")
@@ -199,10 +200,7 @@ class FIRE(AttentionBias):
         check_coords(k_coords, self.axes, "k_coords", owner="FIRE(axes={axes})")
         q, k = (distance(widen(coords).unbind(-1), self.metric, self.per) for coords in (q_coords, k_coords))
         share = self._share(distances(q_coords, k_coords, self.metric, self.per), q[..., :, None], k[..., None, :])
-        with _no_autocast(share.device):  # units come first: pairs are many, and lie side by side
-            units = self.first.bias.float()[:, None].addmm(self.first.weight.float(), share.flatten()[None]).relu_()
-            heads = self.last.bias.float()[:, None].addmm(self.last.weight.float(), units)
-        return heads.view(self.num_heads, *share.shape).movedim(0, -3)
+        return self._network(share).movedim(0, -3)
 
     def score(self, head: Int[Tensor, ""], q_coord: Coord, k_coord: Coord) -> Float[Tensor, ""]:
         q, k = (
@@ -216,6 +214,18 @@ class FIRE(AttentionBias):
             total = total + self.last.weight[head, unit].float() * hidden
         return total
 
+    def _network(self, share: Float[Tensor, "*shape"]) -> Float[Tensor, "h *shape"]:
+        """The network at these shares; of one number it is linear between the knots where a unit turns on or off."""
+        weight, offset = self.first.weight[:, 0].float(), self.first.bias.float()
+        knots, order = (-offset / weight).detach().where(weight != 0, math.inf).sort()
+        weight, offset, last = weight[order], offset[order], self.last.weight.float()[:, order]
+        passed = torch.ones(len(knots) + 1, len(knots), device=share.device).tril(-1).bool()  # by piece and knot
+        active = torch.where(weight != 0, passed == (weight > 0), offset > 0).float()
+        slopes, starts = inner_products(torch.stack([last * weight, last * offset]), active[None])
+        lines = torch.cat([slopes, starts + self.last.bias.float()[:, None]])
+        slope, start = take_columns(lines, torch.bucketize(share.detach(), knots)).chunk(2)
+        return slope * share + start
+
     def _share(self, apart: Tensor, q: Tensor, k: Tensor) -> Tensor:
         c, threshold = self.log_c[0].float().exp(), self.log_threshold[0].float().exp()
         reach = torch.maximum(torch.maximum(q, k), threshold)
@@ -227,8 +237,3 @@ class FIRE(AttentionBias):
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, axes={self.axes}, threshold={self.threshold}, metric={self.metric!r}"
-
-
-def _no_autocast(device: torch.device) -> AbstractContextManager:
-    """Leaves float32 alone; the meta device has no autocast to switch off."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)

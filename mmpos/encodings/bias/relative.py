@@ -207,7 +207,8 @@ class RelativeLogits(AttentionBias):
             assert self.dim is not None
             tokens = check_content("RelativeLogits", "tokens", tokens, {"queries": count, "channels": self.dim})
             vectors = inner_products(tokens.unsqueeze(-3), self.token_weight)
-        return (self.scale * inner_products(vectors, self.weight)).split(self.rows, dim=-1)
+        weight = self.scale * self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
+        return inner_products(vectors, weight).split(self.rows, dim=-1)
 
     def _check_coords(self, q_coords: Tensor, k_coords: Tensor) -> None:
         for name, coords in (("q_coords", q_coords), ("k_coords", k_coords)):

@@ -148,6 +148,16 @@ def test_fire_is_the_papers_formula_for_keys_of_the_past():
         torch.testing.assert_close(got.double(), fire_reference(fire, distance.double(), positions), atol=1e-6, rtol=0)
 
 
+def test_fire_of_units_that_turn_on_and_off_everywhere_and_nowhere():
+    fire = FIRE(3, hidden=8, threshold=20.0)
+    with torch.no_grad():  # knots at 0.2, 0.7, 0.2 again, 0 and 1, outside, and of constants on both sides of 0
+        fire.first.weight.copy_(torch.tensor([[1.0], [-1.0], [2.0], [1.0], [-1.0], [0.5], [0.0], [0.0]]))
+        fire.first.bias.copy_(torch.tensor([-0.2, 0.7, -0.4, 0.0, 1.0, 3.0, 0.5, -0.5]))
+    coords = sequence_coords(20)
+    want = fire_reference(fire, (coords - coords.mT).abs().double(), torch.maximum(coords, coords.mT).tolist())
+    torch.testing.assert_close(fire(coords, coords).double(), want, atol=1e-6, rtol=0)
+
+
 def test_fire_is_symmetric_and_never_past_the_whole_way():
     fire = FIRE(3, hidden=7, threshold=4.0)
     coords = torch.tensor([[0.0], [0.5], [3.0], [50.25], [1e6]], dtype=torch.float64)
