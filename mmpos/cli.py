@@ -36,7 +36,7 @@ from .training.report import print_results, run_folder, show_path
 from .training.resolution import ResolutionEvaluation
 
 DEBUG = "MMPOS_DEBUG"
-USER_ERRORS = (argparse.ArgumentError, MisconfigurationException, OSError, TypeError, ValueError)
+USER_ERRORS = (argparse.ArgumentError, ImportError, MisconfigurationException, OSError, TypeError, ValueError)
 QUIET = (
     "does not have many workers",  # small data stay in memory
     "exists and is not empty",  # all that is in the folder is the config of this very run

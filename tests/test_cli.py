@@ -61,6 +61,16 @@ def fail(*args):
     return message
 
 
+def write_tones(root, pitches, count=4):
+    """Files of half a second in a folder for each class."""
+    soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed")
+    for name, pitch in pitches.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            wave = torch.sin(torch.arange(4000) * (2 * torch.pi * pitch / 8000))
+            soundfile.write(root / name / f"{number}.wav", wave.numpy(), 8000)
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_config_takes_a_step(path, capsys):
     few = []
@@ -68,6 +78,11 @@ def test_every_config_takes_a_step(path, capsys):
         few = ["--data.limit", 200]
         if not FASHION.is_dir():
             pytest.skip("Debian's dataset-fashion-mnist is not installed")
+    if path.parent.name == "audio":
+        write_tones(Path("sounds"), pitches={"high": 900, "low": 300})
+        few = ["--data.root", "sounds", "--model.num_classes", 2]
+    if path.parent.name == "multimodal":
+        few = ["--data.num_questions", 64, "--data.limit", 10]
     rows = run(capsys, "fit", "--config", path, *QUICK, "--trainer.limit_train_batches", 1, *few)
     folder = Path("runs", path.parent.name, path.stem, "version_0")
     assert rows["checkpoint"] == str(folder / "checkpoints" / "best.ckpt")
@@ -78,7 +93,19 @@ def test_every_config_takes_a_step(path, capsys):
 
 @pytest.mark.parametrize("folder", sorted({path.parent.name for path in CONFIGS}))
 def test_the_configs_of_a_folder_differ_in_positions_only(folder):
-    slots = {"additive", "rotary", "bias", "scale", "positions", "layers", "length", "times"}
+    slots = {
+        "additive",
+        "rotary",
+        "bias",
+        "scale",
+        "positions",
+        "layers",
+        "length",
+        "times",
+        "rule",
+        "pos_embed",
+        "attention",
+    }
     configs = {path.stem: yaml.safe_load(path.read_text()) for path in CONFIGS if path.parent.name == folder}
     assert "none" in configs
     assert len(configs) > 2

@@ -3,7 +3,7 @@
 import gzip
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -108,3 +108,48 @@ def find_files(names: Sequence[str | Path]) -> list[Path]:
 def list_folders(folder: Path) -> list[str]:
     """Names of the folders in a folder, sorted; hidden ones do not count."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def part_folders(root: Path, reader: str) -> dict[str, Path]:
+    """Folders of the parts: ``train``, ``val`` and ``test`` in ``root``, as far as they are there, else all to train.
+
+    With no ``test``, ``val`` is the test.
+
+    Raises:
+        FileNotFoundError: If ``root`` is not a folder.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"root ({root}) is not a folder; {reader} wants one with a folder for each class")
+    folders = {part: root / part for part in ("train", "val", "test") if (root / part).is_dir()}
+    if "train" not in folders:
+        folders = {"train": root}
+    if "test" not in folders and "val" in folders:
+        folders["test"] = folders.pop("val")
+    return folders
+
+
+def label_files(
+    part: str,
+    folder: Path,
+    classes: Sequence[str],
+    find: Callable[[Path], list[Path]],
+    *,
+    what: str = "pictures",
+    example: str = "cat/1.png",
+) -> tuple[list[Path], list[int]]:
+    """The files in the folders of the classes, and the number of the class of each.
+
+    Raises:
+        ValueError: If there is a class that training never sees.
+        FileNotFoundError: If there are no files, or none of a class to train on.
+    """
+    found = {name: find(folder / name) for name in list_folders(folder)}
+    known = f"those of training are {', '.join(classes)}"
+    if strange := [name for name in found if name not in classes]:
+        raise ValueError(f"{folder} has {', '.join(strange)}, a class that training never sees; {known}")
+    if not any(found.values()):
+        raise FileNotFoundError(f"{folder} has no {what} in folders of classes, such as {folder}/{example}")
+    if part == "train" and (empty := [name for name, paths in found.items() if not paths]):
+        raise FileNotFoundError(f"{folder} has no {what} of {', '.join(empty)}; {known}")
+    labels = [classes.index(name) for name, paths in found.items() for _ in paths]
+    return [path for paths in found.values() for path in paths], labels

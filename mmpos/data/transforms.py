@@ -76,7 +76,7 @@ def shift_images(
     return windows[torch.arange(len(images), device=images.device), :, down, right]
 
 
-def cover(picture: UInt8[Tensor, "c y x"], size: tuple[int, int]) -> UInt8[Tensor, "c height width"]:
+def cover(picture: UInt8[Tensor, "*c y x"], size: tuple[int, int]) -> UInt8[Tensor, "*c height width"]:
     """The picture resized until it just covers the size, and the middle of it; its sides keep their ratio."""
     height, width = picture.shape[-2:]
     scale = max(size[0] / height, size[1] / width)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torchvision import datasets
 
 from .files import picture_loader
-from .readers import PictureReader, find_pictures, list_folders, read_idx
+from .readers import PictureReader, find_pictures, label_files, list_folders, part_folders, read_idx
 from .samples import InMemory, OnDisk, Samples, limit_samples, make_loader, set_aside
 from .transforms import Look, Size, batch_transform, parse_size, picture_transform
 
@@ -236,15 +236,7 @@ class ImageFolder(VisionData):
     look = Look(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), mirror=True)
 
     def read(self) -> dict[str, Samples]:
-        if not self.root.is_dir():
-            raise FileNotFoundError(
-                f"root ({self.root}) is not a folder; ImageFolder wants one with a folder for each class"
-            )
-        folders = {part: self.root / part for part in ("train", "val", "test") if (self.root / part).is_dir()}
-        if "train" not in folders:
-            folders = {"train": self.root}
-        if "test" not in folders and "val" in folders:
-            folders["test"] = folders.pop("val")
+        folders = part_folders(self.root, type(self).__name__)
         self.classes = tuple(list_folders(folders["train"]))
         read = PictureReader(len(self.look.mean))
         return {part: self._list(part, folder, read) for part, folder in folders.items()}
@@ -253,16 +245,8 @@ class ImageFolder(VisionData):
         raise OSError("ImageFolder has no place to download from")
 
     def _list(self, part: str, folder: Path, read: PictureReader) -> OnDisk:
-        found = {name: find_pictures(folder / name) for name in list_folders(folder)}
-        known = f"those of training are {', '.join(self.classes)}"
-        if strange := [name for name in found if name not in self.classes]:
-            raise ValueError(f"{folder} has {', '.join(strange)}, a class that training never sees; {known}")
-        if not any(found.values()):
-            raise FileNotFoundError(f"{folder} has no pictures in folders of classes, such as {folder}/cat/1.png")
-        if part == "train" and (empty := [name for name, paths in found.items() if not paths]):
-            raise FileNotFoundError(f"{folder} has no pictures of {', '.join(empty)}; {known}")
-        labels = [self.classes.index(name) for name, paths in found.items() for _ in paths]
-        return OnDisk([path for paths in found.values() for path in paths], torch.tensor(labels), read)
+        paths, labels = label_files(part, folder, self.classes, find_pictures)
+        return OnDisk(paths, torch.tensor(labels), read)
 
 
 def _read_idx_files(root: Path, name: str) -> dict[str, Samples]:

@@ -5,21 +5,26 @@ from .cache import Cache
 from .generate import generate
 from .grid import GridPositions
 from .image import VisionTransformer
+from .multimodal import MixedRows, MultimodalTransformer
 from .series import SeriesClassifier, SeriesForecaster
 from .stack import LayerEncodings, StackEncodings
 from .text import TextTransformer
 from .times import TokenTimes
+from .video import VideoTransformer
 
 __all__ = [
     "Block",
     "Cache",
     "GridPositions",
     "LayerEncodings",
+    "MixedRows",
+    "MultimodalTransformer",
     "SeriesClassifier",
     "SeriesForecaster",
     "StackEncodings",
     "TextTransformer",
     "TokenTimes",
+    "VideoTransformer",
     "VisionTransformer",
     "generate",
 ]

@@ -51,3 +51,12 @@ class GridPositions:
         if training and self.rescale != 1:
             coords = jitter(coords, self.rescale, shared=True)
         return coords
+
+
+def check_kept(keep: Tensor, x: Shaped[Tensor, "b n dim"]) -> None:
+    """Refuses numbers of tokens to keep, a row of them for each sample, that ``x`` does not have."""
+    b, n, _ = x.shape
+    if keep.dtype != torch.int64 or keep.ndim != 2 or len(keep) != b:
+        raise ValueError(f"keep must be int64 of shape ({b}, kept), got {keep.dtype} of {tuple(keep.shape)}")
+    if not torch.compiler.is_compiling() and not keep.is_meta and ((keep < 0) | (keep >= n)).any():
+        raise ValueError(f"keep must be numbers from 0 to {n - 1}, got up to {keep.max().item()}")

@@ -15,7 +15,7 @@ from ..coords import grid_coords
 from ..factory import Slot
 from ..values import check_arguments
 from .blocks import LAYER_NORM, Block, no_weight_decay_names, share_weights
-from .grid import GridPositions
+from .grid import GridPositions, check_kept
 from .stack import SCALINGS, AdditiveTo, StackEncodings
 
 Size = int | tuple[int, int]
@@ -227,10 +227,7 @@ class VisionTransformer(nn.Module):
                 return None
             kept = max(round(n * (1 - self.patch_drop)), 1)
             return torch.rand(b, n, device=x.device).argsort(dim=1)[:, :kept].sort(dim=1).values
-        if keep.dtype != torch.int64 or keep.ndim != 2 or len(keep) != b:
-            raise ValueError(f"keep must be int64 of shape ({b}, kept), got {keep.dtype} of {tuple(keep.shape)}")
-        if not torch.compiler.is_compiling() and not keep.is_meta and ((keep < 0) | (keep >= n)).any():
-            raise ValueError(f"keep must be numbers from 0 to {n - 1}, got up to {keep.max().item()}")
+        check_kept(keep, x)
         return keep
 
     def _count_patches(self, name: str, height: int, width: int) -> tuple[int, int]:

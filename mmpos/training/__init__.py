@@ -2,15 +2,22 @@
 
 from .image import ImageClassifier
 from .lengths import LengthEvaluation
+from .multimodal import QuestionModel
 from .resolution import ResolutionEvaluation
 from .series import ForecastModel, SequenceClassifier
 from .text import LanguageModel
+from .timm import TimmClassifier
+from .video import ClipEvaluation, VideoClassifier
 
 __all__ = [
+    "ClipEvaluation",
     "ForecastModel",
     "ImageClassifier",
     "LanguageModel",
     "LengthEvaluation",
+    "QuestionModel",
     "ResolutionEvaluation",
     "SequenceClassifier",
+    "TimmClassifier",
+    "VideoClassifier",
 ]

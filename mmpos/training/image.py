@@ -1,30 +1,16 @@
 """Training of image classifiers."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch.nn.functional as F
 from jaxtyping import Float
-from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from ..models import VisionTransformer
 from ..models.stack import AdditiveTo
-from .checkpoints import check_same_model
-from .optim import adamw_cosine
-
-Batch = Sequence[Tensor]
-"""Images (b, c, height, width) and labels (b)."""
-
-RECIPE = ("drop_path", "patch_drop", "label_smoothing", "lr", "weight_decay", "warmup")
-"""Hyper-parameters that do not change what a checkpoint's weights mean."""
-
-AUGMENTATION = ("shift", "jitter", "rescale")
-"""The same among ``positions``."""
+from .classify import Batch, Classifier
 
 
-class ImageClassifier(LightningModule):
+class ImageClassifier(Classifier):
     """A `VisionTransformer` trained with cross entropy, AdamW and a cosine schedule with warm-up.
 
     ``val_score``, which chooses the best checkpoint, is the validation accuracy; among equals it prefers the lower
@@ -110,87 +96,11 @@ class ImageClassifier(LightningModule):
             additive_to=additive_to,
         )
         self.label_smoothing, self.lr, self.weight_decay, self.warmup = label_smoothing, lr, weight_decay, warmup
-        self.classes: tuple[str, ...] = ()
-
-    def setup(self, stage: str) -> None:
-        """Takes the names of the classes from the data module, if it has them.
-
-        Raises:
-            ValueError: If they are not as many as the model has.
-        """
-        classes = tuple(getattr(getattr(self.trainer, "datamodule", None), "classes", ()))
-        if classes and len(classes) != self.hparams["num_classes"]:
-            raise ValueError(
-                f"num_classes ({self.hparams['num_classes']}) must be {len(classes)}, for the data has the classes "
-                f"{_listed(classes)}"
-            )
-        self.classes = classes
 
     def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
         """Logits of the classes."""
         return self.network(images)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """The loss that is minimised."""
-        images, labels = batch
-        loss = F.cross_entropy(self(images), labels, label_smoothing=self.label_smoothing)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=len(labels))
-        return loss
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Logs ``val_loss``, ``val_accuracy`` and ``val_score``."""
-        loss, accuracy = self._evaluate("val", batch)
-        # The loss moves the score by less than one image in 10,000 does, so it only decides between equals.
-        self._log("val_score", accuracy - 1e-4 * loss / (1 + loss), batch)
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Logs ``test_loss`` and ``test_accuracy``."""
-        self._evaluate("test", batch)
-
-    def predict_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, "b classes"]:
-        """The probability of each class for each image, of which there may be none."""
-        images = batch[0]
-        return self(images).float().softmax(-1) if len(images) else images.new_empty(0, self.hparams["num_classes"])
-
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW with a cosine schedule."""
-        return adamw_cosine(self, lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses the checkpoint of another model, or of other classes, before its weights are tried."""
-        stored = checkpoint.get("hyper_parameters")
-        check_same_model(
-            {"hyper_parameters": stored and _without_augmentation(stored)},
-            _without_augmentation(self.hparams),
-            free=RECIPE,
-        )
-        classes = tuple(checkpoint.get("classes", ()))
-        if classes and self.classes and classes != self.classes:
-            raise ValueError(
-                f"the checkpoint is of the classes {_listed(classes)}, but the data has {_listed(self.classes)}"
-            )
-        self.classes = self.classes or classes
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keeps the names of the classes with the weights."""
-        checkpoint["classes"] = list(self.classes)
-
-    def _evaluate(self, part: str, batch: Batch) -> tuple[Tensor, Tensor]:
-        images, labels = batch
-        logits = self(images)
-        loss, accuracy = F.cross_entropy(logits, labels), (logits.argmax(-1) == labels).float().mean()
-        self._log(f"{part}_loss", loss, batch)
-        self._log(f"{part}_accuracy", accuracy, batch)
-        return loss, accuracy
-
-    def _log(self, name: str, value: Tensor, batch: Batch) -> None:
-        self.log(name, value, prog_bar=name == "val_accuracy", batch_size=len(batch[1]), sync_dist=True)
-
-
-def _without_augmentation(hparams: Mapping[str, Any]) -> dict[str, Any]:
-    positions = {name: value for name, value in (hparams.get("positions") or {}).items() if name not in AUGMENTATION}
-    return {**hparams, "positions": positions}
-
-
-def _listed(classes: Sequence[str], most: int = 12) -> str:
-    return ", ".join(classes[:most]) + (f" and {len(classes) - most} more" if len(classes) > most else "")
+    def classify(self, batch: Batch) -> Float[Tensor, "b classes"]:
+        """Logits of the classes for the images of a batch."""
+        return self(batch[0])

@@ -160,7 +160,8 @@ def _errors(model: ForecastModel, batch: Batch) -> Float[Tensor, " present"]:
 class SequenceClassifier(LightningModule):
     """A `SeriesClassifier` that learns with AdamW and a cosine schedule with warm-up.
 
-    A batch has ``values``, NaN nowhere, ``real``, False where a row is a pad, and ``label``.
+    A batch has ``values``, NaN nowhere, ``real``, False where a row is a pad, ``label``, and ``times`` where the data
+    have a clock.
 
     Args:
         channels: Values of a row.
@@ -224,15 +225,19 @@ class SequenceClassifier(LightningModule):
         self.noise, self.label_smoothing = noise, label_smoothing
         self.lr, self.weight_decay, self.warmup = lr, weight_decay, warmup
 
-    def forward(self, values: Float[Tensor, "b n c"], real: Tensor) -> Float[Tensor, "b classes"]:
+    def forward(
+        self, values: Float[Tensor, "b n c"], real: Tensor, times: Tensor | None = None
+    ) -> Float[Tensor, "b classes"]:
         """Logits of the classes."""
-        return self.network(values, real=real)
+        return self.network(values, times, real=real)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """The loss that is minimised."""
         values = batch["values"] + self.noise * torch.randn_like(batch["values"])
         loss = F.cross_entropy(
-            self(values, batch["real"]).float(), batch["label"], label_smoothing=self.label_smoothing
+            self(values, batch["real"], batch.get("times")).float(),
+            batch["label"],
+            label_smoothing=self.label_smoothing,
         )
         self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=len(batch["label"]))
         return loss
@@ -248,7 +253,7 @@ class SequenceClassifier(LightningModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, "b classes"]:
         """The probability of each class."""
-        return self(batch["values"], batch["real"]).float().softmax(-1)
+        return self(batch["values"], batch["real"], batch.get("times")).float().softmax(-1)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a cosine schedule."""
@@ -259,7 +264,7 @@ class SequenceClassifier(LightningModule):
         check_same_model(checkpoint, self.hparams, free=RECIPE)
 
     def _evaluate(self, part: str, batch: Batch) -> Float[Tensor, ""]:
-        logits, label = self(batch["values"], batch["real"]).float(), batch["label"]
+        logits, label = self(batch["values"], batch["real"], batch.get("times")).float(), batch["label"]
         loss, accuracy = F.cross_entropy(logits, label), (logits.argmax(-1) == label).float().mean()
         for name, value in (("loss", loss), ("accuracy", accuracy)):
             self.log(f"{part}_{name}", value, prog_bar=part == "val", batch_size=len(label), sync_dist=True)

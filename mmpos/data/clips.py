@@ -1,0 +1,119 @@
+"""From video files to frames at given times, by PyAV."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+CLIP_EXTENSIONS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
+
+TOLERANCE = 1e-6
+"""Seconds by which a frame may be late: times are sums of fractions."""
+
+
+class Sampling(NamedTuple):
+    """Which frames of a clip are read: ``frames`` of them, ``1 / fps`` seconds apart, whatever the file's own rate."""
+
+    frames: int
+    fps: float
+    shuffle: bool = False
+    """Whether the stretch begins anywhere; else it is the middle of the clip."""
+
+    @property
+    def seconds(self) -> float:
+        """From the first frame to the last."""
+        return (self.frames - 1) / self.fps
+
+
+def find_clips(folder: Path) -> list[Path]:
+    """Files below a folder whose names end as those of clips do, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in CLIP_EXTENSIONS and path.is_file())
+
+
+def read_clip(path: Path, sampling: Sampling) -> UInt8[Tensor, "frames 3 height width"]:
+    """Frames of a clip in colour: at each time the one that is on the screen then.
+
+    Raises:
+        OSError: If the file is no clip, is cut short, or is shorter than what is to be read; the message names it.
+        ImportError: If PyAV is not installed.
+    """
+    av = import_av()
+    try:
+        with av.open(str(path)) as container:
+            stream, duration = _video(container)
+            spare = duration - sampling.seconds
+            if spare < -TOLERANCE:
+                raise ValueError(
+                    f"it lasts {duration:.3g} s, and {sampling.frames} frames at {sampling.fps:g} per second take "
+                    f"{sampling.seconds:.3g} s"
+                )
+            begin = max(spare, 0.0) * (torch.rand(()).item() if sampling.shuffle else 0.5)
+            shown = _shown_at([begin + number / sampling.fps for number in range(sampling.frames)], container, stream)
+            pixels = {id(frame): torch.from_numpy(frame.to_ndarray(format="rgb24")) for frame in shown}
+            return torch.stack([pixels[id(frame)] for frame in shown]).movedim(-1, 1).contiguous()
+    except (av.FFmpegError, OSError, ValueError) as error:
+        raise OSError(f"{path} cannot be decoded: {error}") from error
+
+
+def check_clip(path: Path, sampling: Sampling) -> str | None:
+    """What keeps a file from being read, as far as its head and its first frame tell; None if nothing does."""
+    try:
+        read_clip(path, sampling._replace(frames=1))
+        with import_av().open(str(path)) as container:
+            duration = _video(container)[1]
+    except OSError as error:
+        return str(error)
+    if duration + TOLERANCE < sampling.seconds:
+        return f"{path} lasts {duration:.3g} s, less than the {sampling.seconds:.3g} s that are read"
+    return None
+
+
+def import_av() -> Any:
+    """PyAV, which the extra ``video`` has.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        import av  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError("clips are read by PyAV: pip install 'mmpos[video]'") from error
+    return av
+
+
+def _video(container: Any) -> tuple[Any, float]:
+    """The first video stream and how many seconds it lasts."""
+    if not container.streams.video:
+        raise ValueError("it has no video")
+    stream = container.streams.video[0]
+    if stream.duration is not None:
+        return stream, float(stream.duration * stream.time_base)
+    if container.duration is None:
+        raise ValueError("it does not say how long it is")
+    return stream, container.duration / 1e6  # FFmpeg counts a file in microseconds
+
+
+def _shown_at(times: list[float], container: Any, stream: Any) -> list[Any]:
+    """The frame that is on the screen at each time, counted from the first frame of the stream."""
+    origin = float((stream.start_time or 0) * stream.time_base)
+    with suppress(import_av().FFmpegError):  # to a key frame before; a file without an index is read from its start
+        container.seek(int((times[0] + origin) / stream.time_base), stream=stream)
+    shown: list[Any] = []
+    last, last_time, gap = None, 0.0, 1 / float(stream.average_rate or 25)
+    for frame in container.decode(stream):
+        if frame.time is None:
+            raise ValueError("it has frames without a time")
+        now = frame.time - origin
+        while last is not None and len(shown) < len(times) and times[len(shown)] < now - TOLERANCE:
+            shown.append(last)
+        if len(shown) == len(times):
+            return shown
+        if last is not None:
+            gap = max(gap, now - last_time)
+        last, last_time = frame, now
+    if last is None or times[-1] > last_time + 1.5 * gap:
+        raise ValueError(f"it is cut short: its frames end at {last_time:.3g} s, of {times[-1]:.3g} s to be read")
+    return shown + [last] * (len(times) - len(shown))

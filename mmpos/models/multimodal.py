@@ -1,0 +1,335 @@
+"""A decoder over text, pictures, films and sound that stand in one sequence."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64, Shaped
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from ..attend import LayerCache
+from ..factory import Slot
+from ..masks import AttentionMask, causal, padding
+from ..multimodal import Audio, Image, Placement, Text, Together, Video, multimodal_coords
+from ..multimodal.rules import find_rule
+from ..values import check_arguments
+from .blocks import LAYER_NORM, Block, no_weight_decay_names
+from .stack import StackEncodings
+
+Rule: TypeAlias = str | Mapping[str, Any]
+"""Name of a rule, or a mapping with its ``name`` and its options."""
+
+KINDS: dict[type, str] = {Text: "tokens", Image: "patches", Video: "patches", Audio: "sound"}
+"""What stands in a segment."""
+
+
+class Place(NamedTuple):
+    """Where the tokens of rows are, padded on the left so that all rows end together.
+
+    Args:
+        source: Number of each token among all there are: of text, then of patches, then of sound.
+        coords: Coordinates (t, y, x).
+        real: False where a place is a pad.
+        grid: Number of the image or video that a token is of, from 0 in each row; -1 for all others.
+    """
+
+    source: Int64[Tensor, "b n"]
+    coords: Shaped[Tensor, "b n 3"]
+    real: Bool[Tensor, "b n"]
+    grid: Int64[Tensor, "b n"]
+
+
+class MixedRows:
+    """Rows of segments with what stands in them, as one batch; it moves to a device as a tensor does.
+
+    Args:
+        rows: Each a list of pairs of a segment and its content: numbers of tokens ``(length,)`` for `Text`, patches
+            ``(tokens, p)`` for `Image` and `Video`, frames ``(tokens, c)`` for `Audio`, a list of these for `Together`.
+            Where ``keep`` drops tokens, the content is of those that are kept.
+
+    Raises:
+        TypeError: If a segment is of a kind that has no content, or text is not int64.
+        ValueError: If a content is not as long as its segment.
+
+    Example:
+        >>> row = [(Text(2), torch.tensor([72, 105])), (Image(2, 3), torch.randn(6, 16))]
+        >>> mixed = MixedRows([row, row[:1]])
+        >>> mixed.tokens.shape, mixed.patches.shape, len(mixed)
+        (torch.Size([4]), torch.Size([6, 16]), 2)
+    """
+
+    def __init__(self, rows: Sequence[Sequence[tuple[Any, Any]]]):
+        self.segments = [[segment for segment, _ in row] for row in rows]
+        found: dict[str, list[Tensor]] = {name: [] for name in dict.fromkeys(KINDS.values())}
+        for segment, content in (pair for row in rows for pair in row):
+            parts = segment.segments if isinstance(segment, Together) else (segment,)
+            contents = content if isinstance(segment, Together) else (content,)
+            if len(contents) != len(parts):
+                raise ValueError(f"{segment!r} needs a content for each of its segments, got {len(contents)}")
+            for part, own in zip(parts, contents, strict=True):
+                found[_kind(part)].append(_check_content(part, own))
+        self.tokens: Int64[Tensor, " text"] = torch.cat([torch.empty(0, dtype=torch.int64), *found["tokens"]])
+        self.patches: Float[Tensor, "visual p"] = torch.cat(found["patches"] or [torch.empty(0, 0)])
+        self.sound: Float[Tensor, "frames c"] = torch.cat(found["sound"] or [torch.empty(0, 0)])
+
+    def __len__(self) -> int:
+        return len(self.segments)
+
+    def to(self, device: torch.device | str, **options: Any) -> "MixedRows":
+        """The same rows on another device."""
+        moved = object.__new__(MixedRows)
+        moved.segments = self.segments
+        moved.tokens = self.tokens.to(device, **options)
+        moved.patches, moved.sound = self.patches.to(device, **options), self.sound.to(device, **options)
+        return moved
+
+
+class MultimodalTransformer(nn.Module):
+    """Predicts the next token of text from all that stands before it: text, patches of pictures and films, sound.
+
+    A rule of `multimodal_coords` says where tokens are, on the axes (t, y, x); encodings get these coordinates.
+
+    Args:
+        num_tokens: Size of the vocabulary of text.
+        patch_width: Numbers of a patch of a picture or a frame; None without such.
+        sound_width: Numbers of a frame of sound; None without such.
+        dim: Channels of a token.
+        depth: Number of blocks.
+        num_heads: Heads per block.
+        rule: Where tokens are: the name of a rule, or a mapping such as ``{"name": "aligned", "text_step": 0.1}``.
+        two_way: Whether the tokens of an image or a video see each other both ways, as in PaliGemma; a token sees
+            itself and those before it otherwise.
+        drop_path: Probability that a sample skips a branch in training, in the last block; it grows linearly to that.
+        block: Further arguments of the blocks; see `Block`.
+        norm_layer: Makes a normalisation of so many channels.
+        additive: Slot of what is added to the tokens.
+        rotary: Slot of what rotates queries and keys.
+        bias: Slot of what is added to the logits.
+        scale: Slot of what multiplies the logits.
+
+    Raises:
+        ValueError: If the rule is unknown or has no such option, the heads do not divide ``dim``, or a slot cannot be
+            built.
+
+    Example:
+        >>> rope = {"name": "RoPE", "axes": 3, "spectrum": {"name": "Sections", "sections": [1, 1, 2]}}
+        >>> decoder = MultimodalTransformer(patch_width=16, dim=32, depth=2, rule="qwen2_vl", rotary=rope)
+        >>> rows = MixedRows([[(Text(2), torch.tensor([72, 105])), (Image(2, 3), torch.randn(6, 16))]])
+        >>> decoder(rows).shape
+        torch.Size([1, 8, 256])
+
+    Reference:
+        Beyer et al., PaliGemma, 2024, sec. 3.2, for ``two_way``. https://arxiv.org/abs/2407.07726
+    """
+
+    def __init__(
+        self,
+        num_tokens: int = 256,
+        patch_width: int | None = None,
+        sound_width: int | None = None,
+        dim: int = 128,
+        depth: int = 4,
+        num_heads: int = 4,
+        *,
+        rule: Rule = "aligned",
+        two_way: bool = False,
+        drop_path: float = 0.0,
+        block: Mapping[str, Any] | None = None,
+        norm_layer: Callable[[int], nn.Module] = LAYER_NORM,
+        additive: Slot = None,
+        rotary: Slot = None,
+        bias: Slot = None,
+        scale: Slot = None,
+    ):
+        super().__init__()
+        options = {"norm_layer": norm_layer, **(block or {})}
+        check_arguments("block", partial(Block, dim, num_heads), options)
+        self.rule, self.rule_options = _read_rule(rule)
+        self.num_tokens, self.two_way = num_tokens, two_way
+        self.embed = nn.Embedding(num_tokens, dim)
+        self.patch_embed = None if patch_width is None else nn.Linear(patch_width, dim)
+        self.sound_embed = None if sound_width is None else nn.Linear(sound_width, dim)
+        self.encodings = StackEncodings(
+            depth,
+            dim=dim,
+            num_heads=num_heads,
+            num_kv_heads=options.get("num_kv_heads"),
+            head_dim=options.get("head_dim"),
+            additive=additive,
+            rotary=rotary,
+            bias=bias,
+            scale=scale,
+        )
+        rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
+        self.blocks = nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
+        self.norm = norm_layer(dim)
+        self.head = nn.Linear(dim, num_tokens, bias=False)
+        self.head.weight = self.embed.weight
+        nn.init.normal_(self.embed.weight, std=0.02)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that an optimiser should not decay."""
+        return no_weight_decay_names(self) | {"embed.weight"}
+
+    def forward(self, rows: MixedRows, *, last: int | None = None) -> Float[Tensor, "b m tokens"]:
+        """Logits of the next token of text at every place; rows are padded on the left, so all end together.
+
+        Args:
+            rows: Segments and what stands in them.
+            last: Number of places at the end that are asked for; all if None.
+        """
+        x = self.forward_features(rows)
+        return self.head(x if last is None else x[:, -last:])
+
+    def forward_features(self, rows: MixedRows) -> Float[Tensor, "b n dim"]:
+        """The tokens behind the last block and the norm; rows are padded on the left."""
+        place = self.place(rows)
+        return self._run(self._embed(rows)[place.source], place.coords, self._mask(place))
+
+    @torch.inference_mode()
+    def answer(self, rows: MixedRows, max_new_tokens: int, *, stop: int | None = None) -> list[Int64[Tensor, " m"]]:
+        """Goes on with all rows at once by the most likely token each, from a cache of keys and values.
+
+        New tokens stand where the rule has text that follows the row.
+
+        Args:
+            rows: Segments and what stands in them.
+            max_new_tokens: Most tokens that are added to each.
+            stop: Token after which a row is not gone on with; it is kept.
+
+        Raises:
+            ValueError: If ``max_new_tokens`` is less than 1.
+        """
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+        place = self.place(rows, more=max_new_tokens)
+        caches = [LayerCache(is_rotated=True) for _ in self.blocks]
+        keys, end = place.coords[:, :-max_new_tokens], place.real.shape[1] - max_new_tokens
+        start = Place(place.source, keys, place.real[:, :end], place.grid[:, :end])
+        x = self._run(self._embed(rows)[start.source], keys, self._mask(start), caches=caches)
+        new, closed = torch.empty(len(rows), 0, dtype=torch.int64, device=x.device), None
+        while True:
+            token = self.head(x[:, -1]).argmax(-1, keepdim=True)
+            new = torch.cat([new, token], dim=1)
+            ended = token[:, 0] == (-1 if stop is None else stop)
+            closed = ended if closed is None else closed | ended
+            if new.shape[1] == max_new_tokens or closed.all():
+                return [_until(row, stop) for row in new]
+            seen = end + new.shape[1]
+            coords, mask = place.coords[:, :seen], causal() & padding(place.real[:, :seen])
+            x = self._run(self._embed_text(token), coords[:, -1:], mask, k_coords=coords, caches=caches)
+
+    def place(self, rows: MixedRows, *, more: int = 0) -> Place:
+        """Where the tokens of the rows are, and so many of text behind each, which have no source."""
+        segments = [[*row, Text(more)] for row in rows.segments] if more else rows.segments
+        device = self.embed.weight.device
+        coords, real, _ = multimodal_coords(segments, self.rule, padding="left", **self.rule_options)
+        starts = {"tokens": 0, "patches": len(rows.tokens), "sound": len(rows.tokens) + len(rows.patches)}
+        found = [self._row(row, starts) for row in rows.segments]
+        source, grid = (
+            pad_sequence(list(part), batch_first=True, padding_value=value, padding_side="left")
+            for part, value in zip(zip(*found, strict=True), (0, -1), strict=True)
+        )
+        return Place(source.to(device), coords.to(device), real.to(device), grid.to(device))
+
+    def _row(self, row: Sequence[Any], starts: dict[str, int]) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+        """The source and the grid of the tokens of a row; moves the starts on."""
+        sources, grids = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
+        for number, segment in enumerate(row):
+            parts = segment.segments if isinstance(segment, Together) else (segment,)
+            own, grid = [], []
+            for part in parts:
+                kind = _kind(part)
+                keep = None if isinstance(part, Text) else part.keep
+                count = part.size if keep is None else int(keep.sum())
+                start = starts[kind]
+                starts[kind] += count
+                own.append(torch.arange(start, start + count) if keep is None else start + keep.cumsum(0) - 1)
+                grid.append(torch.full((part.size,), number if kind == "patches" else -1))
+            source, grid = torch.cat(own), torch.cat(grid)
+            keep = None if isinstance(segment, Text) else segment.keep
+            if isinstance(segment, Together):  # a rule may have them stand by turns
+                placed = find_rule(self.rule, self.rule_options)(segment, 0)
+                order = placed.order if isinstance(placed, Placement) else None
+                if order is not None:
+                    source, grid, keep = source[order], grid[order], None if keep is None else keep[order]
+            sources.append(source if keep is None else source[keep])
+            grids.append(grid if keep is None else grid[keep])
+        return torch.cat(sources), torch.cat(grids)
+
+    def _embed(self, rows: MixedRows) -> Float[Tensor, "all dim"]:
+        """All tokens: of text, then of patches, then of sound."""
+        x = [self._embed_text(rows.tokens)]
+        for name, layer, content in (
+            ("patch_width", self.patch_embed, rows.patches), ("sound_width", self.sound_embed, rows.sound),
+        ):  # fmt: skip
+            if not len(content):
+                continue
+            if layer is None or layer.in_features != content.shape[1]:
+                width = None if layer is None else layer.in_features
+                raise ValueError(f"{name} ({width}) must be {content.shape[1]}, as wide as what stands in the rows")
+            x.append(layer(content.to(layer.weight.dtype)).to(x[0].dtype))
+        return torch.cat(x)
+
+    def _embed_text(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
+        return self.embed(tokens) * self.embed.embedding_dim**0.5
+
+    def _mask(self, place: Place) -> AttentionMask | Bool[Tensor, "b 1 n n"]:
+        if not self.two_way:
+            return causal() & padding(place.real)
+        n = place.real.shape[1]
+        before = torch.ones(n, n, dtype=torch.bool, device=place.real.device).tril()
+        alike = (place.grid[:, :, None] == place.grid[:, None, :]) & (place.grid >= 0)[:, None, :]
+        return ((before | alike) & place.real[:, None, :])[:, None]
+
+    def _run(
+        self,
+        x: Float[Tensor, "b n dim"],
+        coords: Shaped[Tensor, "b n 3"],
+        mask: AttentionMask | Bool[Tensor, "b 1 n n"],
+        *,
+        k_coords: Shaped[Tensor, "b k 3"] | None = None,
+        caches: Sequence[LayerCache] | None = None,
+    ) -> Float[Tensor, "b n dim"]:
+        x = self.encodings.add(x, coords)
+        layers = self.encodings(coords, k_coords=k_coords)
+        for number, (block, encodings) in enumerate(zip(self.blocks, layers, strict=True)):
+            cache = None if caches is None else caches[number]
+            x = block(x, encodings, coords=coords, k_coords=k_coords, mask=mask, cache=cache)
+        return self.norm(x)
+
+
+def _read_rule(rule: Rule) -> tuple[str, dict[str, Any]]:
+    if isinstance(rule, str):
+        name, options = rule, {}
+    else:
+        options = dict(rule)
+        if "name" not in options:
+            raise ValueError(f"rule must be a name or a mapping with one, got {rule!r}")
+        name = options.pop("name")
+    find_rule(name, options)(Text(1), 0)  # refuses what it does not know
+    return name, options
+
+
+def _kind(segment: Any) -> str:
+    if type(segment) not in KINDS:
+        raise TypeError(f"rows of a model are made of Text, Image, Video, Audio and Together, got {segment!r}")
+    return KINDS[type(segment)]
+
+
+def _check_content(segment: Any, content: Tensor) -> Tensor:
+    text = isinstance(segment, Text)
+    count = segment.size if isinstance(segment, Text) or segment.keep is None else int(segment.keep.sum())
+    if text and content.dtype != torch.int64:
+        raise TypeError(f"the content of {segment!r} must be int64, got {content.dtype}")
+    if content.ndim != (1 if text else 2) or len(content) != count:
+        shape = f"({count},)" if text else f"({count}, width)"
+        raise ValueError(f"the content of {segment!r} must have shape {shape}, got {tuple(content.shape)}")
+    return content
+
+
+def _until(row: Int64[Tensor, " m"], stop: int | None) -> Int64[Tensor, " end"]:
+    ends = (row == stop).nonzero() if stop is not None else row.new_empty(0, 1)
+    return row if not len(ends) else row[: int(ends[0, 0]) + 1]
