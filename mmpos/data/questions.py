@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..models.multimodal import MixedRows
 from ..multimodal import Audio, Image, Text, Together, Video
-from .audio import log_mel
 from .corpus import END
 from .image import BACKGROUND, load_digits, split_digits
 from .samples import keep
+from .sound import log_mel
 from .transforms import shift_images
 
 __all__ = ["END", "PictureQuestions", "QuestionData", "SoundQuestions"]

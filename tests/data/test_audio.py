@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from mmpos.data.audio import SILENCE, AudioFolder, log_mel, mel_filters, read_sound
+from mmpos.data.audio import AudioFolder
+from mmpos.data.sound import SILENCE, log_mel, mel_filters, read_sound
 
 
 @pytest.mark.parametrize(
