@@ -16,16 +16,17 @@ SEEDS = ("0", "1", "2")
 SEVEN_CHANNELS = [
     "--data.source", "beijing_pm25", "--data.batch_size", "16", "--data.limit", "2000", "--model.instance", "none",
 ]  # fmt: skip
-CHANNEL_TABLE = [
+BY_CHANNEL = [
     "--model.times", "{coords: {rotary: [time], additive: [fraction_of_day, fraction_of_week, fraction_of_year, "
     "variate]}}",
     "--model.additive", "{name: Sum, on: [[0, 1, 2], [3]], parts: ["
-    "{name: Seasonal, axes: 3, harmonics: [6, 6, 2]}, {name: LearnedTable, size: [7]}]}",
+    "{name: Seasonal, axes: 3, harmonics: [3, 1, 1]}, {name: LearnedTable, size: [7]}]}",
+    "--model.block", "{proj_drop: 0.2}", "--model.patch", "48",
 ]  # fmt: skip
 SHORT = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches"]
 DATA = {
     "sf_traffic": [],
-    "beijing_pm25": [*SEVEN_CHANNELS, *CHANNEL_TABLE, "--model.patch", "24", *SHORT, "1800"],
+    "beijing_pm25": [*SEVEN_CHANNELS, *BY_CHANNEL, *SHORT, "1800"],
     "beijing_pm25, all rows": [*SEVEN_CHANNELS, "--model.patch", "4", *SHORT, "300"],
     "beijing_pm25, 40 % dropped": [*SEVEN_CHANNELS, "--model.patch", "4", "--data.drop", "0.4", *SHORT, "300"],
     "metro_traffic": [
