@@ -82,7 +82,7 @@ def test_parts_do_not_import_each_other_in_a_circle():
 
 @pytest.mark.skipif("adapters" not in {part(Path(name).parts) for name in TREES}, reason="no adapters yet")
 def test_adapters_see_encodings_and_attention_only():
-    seen = {"adapters", "coords", "scaling", "spectra", "encodings", "attend", "resample"}
+    seen = {"adapters", "coords", "scaling", "spectra", "encodings", "attend", "resample", "frequencies", "transforms"}
     for name in TREES:
         if name.startswith("adapters"):
             assert {part(path) for path in imports(name)} <= seen, name

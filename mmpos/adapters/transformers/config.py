@@ -8,6 +8,7 @@ from ...encodings import RoPE
 from ...scaling import NTK, DynamicNTK, Llama3, LongRoPE, PositionInterpolation, Proportional, Scaling, YaRN
 from ...spectra import Sections
 from .settings import ORIGINAL, get, head_width, layer_kinds, parameters_by_kind, rotating_layers, text_config
+from .vision import MODEL_TYPES, patch_rope
 
 TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 # Models that pair channels (2i, 2i + 1), where others pair (i, i + p).
@@ -25,7 +26,8 @@ def rope_from_config(config: Any) -> Layers:
 
     Returns:
         The encoding of all layers, or None if none rotates; where layers differ, a list with the encoding or None of
-        each, in which layers of a kind share one object. Multimodal sections (M-RoPE) make it one of three axes.
+        each, in which layers of a kind share one object. Multimodal sections (M-RoPE) make it one of three axes, a
+        DINOv3 ViT one of two, for patch centres from -1 to 1 (`mmpos.normalise`).
         Where no original length is given, ``max_position_embeddings`` is taken, as transformers does.
 
     Raises:
@@ -37,6 +39,8 @@ def rope_from_config(config: Any) -> Layers:
         RoPE(head_dim=64, axes=1, base=10000.0, rotary_dim=64, layout='half', scaling=PositionInterpolation(factor=2.0))
     """
     config = text_config(config)
+    if get(config, "model_type") in MODEL_TYPES:
+        return patch_rope(config)
     kinds = parameters_by_kind(config)
     ropes = {kind: None if each is None else _rope(each, config) for kind, each in kinds.items()}
     turning = rotating_layers(config)

@@ -8,15 +8,18 @@ from typing import Any
 from torch import nn
 
 from ...encodings import RoPE
+from ...frequencies import Periods
 from ...scaling import Scaling
+from ...spectra import Axial
+from .biases import STACKS, biases_of, stacks_of
 from .config import rope_from_config
 from .module import ALL, FAMILIES, TransformersRotary
-from .replace import by_kind
+from .replace import ALL_FAMILIES, by_kind, of_patches
 from .settings import ORIGINAL, check_conflicts, get, head_width, parameters_by_kind, rotating_layers
+from .vision import PatchRotary, turns_as_said
 from .write import turn_alike
 
 WINDOWS = ("sliding_attention", "chunked_attention")
-BIASES = {"bloom": "ALiBi", "mpt": "ALiBi", "t5": "T5", "mt5": "T5", "umt5": "T5"}
 KNOWN = {
     *("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"),
     *("factor", ORIGINAL, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
@@ -30,7 +33,7 @@ class Layer:
 
     Args:
         layer: Its number, from 0.
-        kind: Its entry in ``layer_types``.
+        kind: Its entry in ``layer_types``, or "encoder" or "decoder" in a model with biases that has both.
         rotates: Whether it turns queries and keys.
         base: Base of the frequencies.
         scaling: The scaling, as `mmpos.scaling` has it.
@@ -38,7 +41,7 @@ class Layer:
         head_dim: Channels of each head.
         layout: Which channels pair up.
         window: Keys that a query sees at most.
-        bias: The attention bias.
+        bias: The class of the attention bias, as `bias_from_model` has it.
     """
 
     layer: int
@@ -71,10 +74,10 @@ class Description:
 def describe(model: nn.Module) -> Description:
     """A table of what the layers of a model do about position, and what looks wrong in its config and module.
 
-    It shows the encodings that the model uses: those of its config, or ours where the rotary module is exchanged.
+    It shows the encodings that the model uses: those of its config, or ours where they are exchanged.
 
     Args:
-        model: Any model of transformers; its text part is described.
+        model: Any model of transformers; its text part is described if it has one.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaModel
@@ -86,6 +89,9 @@ def describe(model: nn.Module) -> Description:
     config: Any = getattr(model, "config", None)
     if config is None:
         raise TypeError(f"model must be a model of transformers, got {type(model).__name__}")
+    rows = _of_biases(model)
+    if rows:
+        return Description(tuple(rows), ())
     config = config.get_text_config()
     module = next((each for each in model.modules() if _is_rotary(each)), None)
     problems: list[str] = []
@@ -99,7 +105,9 @@ def describe(model: nn.Module) -> Description:
             problems += _of_settings(config)
         except ValueError as error:
             problems.append(str(error))
-    if isinstance(module, TransformersRotary):
+    if isinstance(module, PatchRotary):
+        ropes = [module.rope_of(ALL)] * count
+    elif isinstance(module, TransformersRotary):
         ropes = _of_module(module, config, count)
     elif module is not None:
         problems += _of_frequencies(module, ropes, config)
@@ -108,7 +116,22 @@ def describe(model: nn.Module) -> Description:
 
 
 def _is_rotary(module: nn.Module) -> bool:
-    return isinstance(module, TransformersRotary) or type(module).__name__ in FAMILIES
+    return isinstance(module, TransformersRotary | PatchRotary) or type(module).__name__ in ALL_FAMILIES
+
+
+def _of_biases(model: nn.Module) -> list[Layer]:
+    """The layers of a model with attention biases, none if it has no such."""
+    if not any(type(each).__name__ in STACKS for each in model.modules()):
+        return []
+    stacks, rows = stacks_of(model), []
+    for name, stack in stacks.items():
+        kind, biases = name if len(stacks) > 1 else None, biases_of(stack)
+        slot = STACKS[type(stack).__name__]
+        for index, attention in enumerate(slot.attentions(stack)):
+            bias = biases[index if len(biases) > 1 else 0]
+            shown = None if bias is None else type(bias).__name__
+            rows.append(Layer(index, kind, False, None, None, None, slot.width_of(attention), None, None, shown))
+    return rows
 
 
 def _layer(index: int, rope: RoPE | None, config: Any) -> Layer:
@@ -117,13 +140,18 @@ def _layer(index: int, rope: RoPE | None, config: Any) -> Layer:
     window = get(config, "attention_chunk_size" if kind == "chunked_attention" else "sliding_window")
     if types is not None and kind not in WINDOWS:
         window = None
-    model_type = get(config, "model_type")
-    bias = "ALiBi" if get(config, "alibi") else BIASES.get(model_type)
+    bias = "ALiBi" if get(config, "alibi") else None
     head_dim = head_width(config) if rope is None and get(config, "num_attention_heads") else None
     if rope is None:
         return Layer(index, kind, False, None, None, None, head_dim, None, window, bias)
     scaling = rope.scaling if isinstance(rope.scaling, Scaling | None) else rope.scaling[0]
-    return Layer(index, kind, True, rope.base, scaling, rope.rotary_dim, rope.head_dim, rope.layout, window, bias)
+    return Layer(index, kind, True, _base(rope), scaling, rope.rotary_dim, rope.head_dim, rope.layout, window, bias)
+
+
+def _base(rope: RoPE) -> float:
+    """The base, or the ratio of periods where a series of these takes its place."""
+    series = rope.spectrum.series if isinstance(rope.spectrum, Axial) else None
+    return series.max_period / series.min_period if isinstance(series, Periods) else rope.base
 
 
 def _of_module(module: TransformersRotary, config: Any, count: int) -> list[RoPE | None]:
@@ -166,6 +194,9 @@ def _of_frequencies(module: nn.Module, ropes: list[RoPE | None], config: Any) ->
         return [f"frequencies were rounded to {kinds.pop()} when the model was cast"]
     if any(each.is_meta for each in module.buffers()):
         return []
+    if of_patches(module):
+        right = turns_as_said(module, ropes[0], config)
+        return [] if right else ["the model does not turn as its config says"]
     own, family = copy.deepcopy(module).cpu(), FAMILIES[type(module).__name__]  # it may change as it is called
     try:
         ours = TransformersRotary(own, config, family, by_kind(ropes, config, family))

@@ -4,6 +4,7 @@ The models compute cosines and sines once a forward, in one module, and hand the
 exchanged, so attention, caches and masks stay the model's own.
 """
 
+import re
 from typing import Any
 
 import torch
@@ -14,7 +15,11 @@ from ...scaling import Llama3, LongRoPE, Scaling, YaRN
 from .config import Layers, alike, group_by_kind, rope_from_config
 from .module import ALL, FAMILIES, Family, TransformersRotary
 from .settings import head_width, rotating_layers
+from .vision import FAMILIES as OF_PATCHES
+from .vision import PatchRotary, patch_settings
 from .write import reach_of, settings_for, write
+
+ALL_FAMILIES = {**FAMILIES, **OF_PATCHES}
 
 
 def replace_rope(model: nn.Module, rope: Layers, *, write_config: bool = True) -> None:
@@ -38,6 +43,12 @@ def replace_rope(model: nn.Module, rope: Layers, *, write_config: bool = True) -
     original = getattr(parent, name)
     config = original.config
     ropes = by_kind(rope, config, family)
+    if of_patches(original):
+        settings = patch_settings(ropes[ALL], config) if write_config else {}
+        module = PatchRotary(original, config, family, ropes)
+        write(config, settings)
+        setattr(parent, name, module.train(original.training))
+        return
     module = TransformersRotary(original, config, family, ropes)
     module.train(original.training)
     if write_config:
@@ -67,6 +78,8 @@ def extend_context(model: nn.Module, scaling: Scaling) -> None:
     parent, name, family = _find(model)
     original = getattr(parent, name)
     config = original.config
+    if of_patches(original):
+        raise ValueError(f"{type(model).__name__} turns patches by their share of the image, which has no length")
     ropes = by_kind(rope_from_config(config), config, family)
     chosen = [kind for kind, rope in ropes.items() if rope is not None and kind in (ALL, "full_attention")]
     if not chosen:
@@ -88,19 +101,28 @@ def extend_context(model: nn.Module, scaling: Scaling) -> None:
 
 
 def remove_rope(model: nn.Module) -> None:
-    """Makes the model rotate nothing (NoPE), and its config say so; `restore_rope` undoes it."""
-    replace_rope(model, None)
+    """Makes the model rotate nothing (NoPE), and its config say so; `restore_rope` undoes it.
+
+    The config of a DINOv3 ViT cannot say so and stays as it is.
+    """
+    parent, name, _ = _find(model)
+    replace_rope(model, None, write_config=not of_patches(getattr(parent, name)))
 
 
 def restore_rope(model: nn.Module) -> None:
     """Puts the model's own rotary module and the settings of its config back."""
     for parent in model.modules():
         for name, module in parent.named_children():
-            if isinstance(module, TransformersRotary):
+            if isinstance(module, TransformersRotary | PatchRotary):
                 write(module.config, module.before)
                 setattr(parent, name, module.original)
                 return
     raise ValueError(f"{type(model).__name__} has no rotary module of mmpos to put back")
+
+
+def of_patches(module: nn.Module) -> bool:
+    """Whether a rotary module is one of a vision model, which is given an image."""
+    return type(module).__name__ in OF_PATCHES
 
 
 def _find(model: nn.Module) -> tuple[nn.Module, str, Family]:
@@ -108,15 +130,15 @@ def _find(model: nn.Module) -> tuple[nn.Module, str, Family]:
     found = []
     for parent in model.modules():
         for name, module in parent.named_children():
-            if isinstance(module, TransformersRotary):
+            if isinstance(module, TransformersRotary | PatchRotary):
                 raise ValueError("the model's rotary module is one of mmpos already; call restore_rope(model) first")
-            if type(module).__name__ in FAMILIES:
-                found.append((parent, name, FAMILIES[type(module).__name__]))
+            if type(module).__name__ in ALL_FAMILIES:
+                found.append((parent, name, ALL_FAMILIES[type(module).__name__]))
     if len(found) > 1:
         owners = ", ".join(type(parent).__name__ for parent, _, _ in found)
         raise ValueError(f"{type(model).__name__} has {len(found)} rotary modules, in {owners}: give one of these")
     if not found:
-        known = ", ".join(name.removesuffix("RotaryEmbedding") for name in FAMILIES)
+        known = ", ".join(re.sub("Ro(tary|pePosition)Embedding$", "", name) for name in ALL_FAMILIES)
         raise ValueError(f"{type(model).__name__} has no rotary module of a known family; known: {known}")
     return found[0]
 
