@@ -52,6 +52,7 @@ def test_the_two_commands_stand_where_ci_looks_for_them():
         ("lengths", "docs/text.md"),
         ("depth", "docs/text.md"),
         ("series", "docs/series.md"),
+        ("video", "docs/video.md"),
     ],
 )
 def test_a_table_of_a_study_is_that_of_its_results(study, page):
