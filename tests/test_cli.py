@@ -83,7 +83,8 @@ def test_every_config_takes_a_step(path, capsys):
         few = ["--data.root", "sounds", "--model.num_classes", 2]
     if path.parent.name == "multimodal":
         few = ["--data.num_questions", 64, "--data.limit", 10]
-    rows = run(capsys, "fit", "--config", path, *QUICK, "--trainer.limit_train_batches", 1, *few)
+    one = [f"--trainer.limit_{part}_batches=1" for part in ("train", "val", "test")]
+    rows = run(capsys, "fit", "--config", path, *QUICK, *one, *few)
     folder = Path("runs", path.parent.name, path.stem, "version_0")
     assert rows["checkpoint"] == str(folder / "checkpoints" / "best.ckpt")
     assert rows["metrics"] == str(folder / "metrics.csv")
