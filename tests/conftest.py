@@ -1,3 +1,5 @@
+"""Shapes are checked, and where MMPOS_REQUIRE_PARITY=1 a test that is skipped for want of a package fails."""
+
 import os
 import sys
 
@@ -5,8 +7,29 @@ import pytest
 import torch
 
 from tests import shape_checks
+from tests.image_files import NO_FASHION
 
 shape_checks.install()
+REQUIRED = os.environ.get("MMPOS_REQUIRE_PARITY") == "1"
+
+
+def refuse_skip(report):
+    if REQUIRED and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not reason.endswith(NO_FASHION):  # Debian has it, pip does not
+            report.outcome = "failed"
+            report.longrepr = f"MMPOS_REQUIRE_PARITY=1, but: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return refuse_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    return refuse_skip((yield))
 
 
 def pytest_configure(config):

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-needs_fashion = pytest.mark.skipif(not FASHION.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+NO_FASHION = "Debian's dataset-fashion-mnist is not installed"
+needs_fashion = pytest.mark.skipif(not FASHION.is_dir(), reason=NO_FASHION)
 
 
 def write_idx(path, array):

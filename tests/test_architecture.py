@@ -80,7 +80,6 @@ def test_parts_do_not_import_each_other_in_a_circle():
             del graph[own]
 
 
-@pytest.mark.skipif("adapters" not in {part(Path(name).parts) for name in TREES}, reason="no adapters yet")
 def test_adapters_see_encodings_and_attention_only():
     seen = {"adapters", "coords", "scaling", "spectra", "encodings", "attend", "resample", "frequencies", "transforms"}
     for name in TREES:

@@ -14,7 +14,7 @@ import yaml
 
 import mmpos
 from mmpos.cli import automatic_precision, main, run_name
-from tests.image_files import FASHION
+from tests.image_files import FASHION, NO_FASHION
 
 ROOT = Path(__file__).parents[1]
 BASE = ROOT / "configs" / "base.yaml"
@@ -77,7 +77,7 @@ def test_every_config_takes_a_step(path, capsys):
     if path.parent.name == "fashion":
         few = ["--data.limit", 200]
         if not FASHION.is_dir():
-            pytest.skip("Debian's dataset-fashion-mnist is not installed")
+            pytest.skip(NO_FASHION)
     if path.parent.name == "audio":
         write_tones(Path("sounds"), pitches={"high": 900, "low": 300})
         few = ["--data.root", "sounds", "--model.num_classes", 2]

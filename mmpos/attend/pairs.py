@@ -76,7 +76,7 @@ class CoordinateBias(NamedTuple):
             inner = self.module(self.q_coords, _rows(self.k_coords, start, stop), **self.of_queries, **of_keys)
             check_fit("bias", inner, (*self.rows, self.q_coords.shape[-2], stop - start))
             inner = inner[(None,) * (4 - inner.ndim)]
-        return _frame(inner, self.q_prefix, prefix, self.module.prefix_bias())
+        return add_prefix(inner, self.q_prefix, prefix, self.module.prefix_bias())
 
 
 class TensorBias(NamedTuple):
@@ -116,7 +116,7 @@ class TensorBias(NamedTuple):
         inner = self.tensor
         if (start, stop) != (0, inner.shape[-1]):
             inner = inner.narrow(-1, start, stop - start)
-        return _frame(inner, self.q_prefix, prefix, None)
+        return add_prefix(inner, self.q_prefix, prefix, None)
 
 
 PairBias = CoordinateBias | TensorBias
@@ -128,7 +128,7 @@ def check_fit(name: str, part: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} must fit logits of shape {tuple(shape)}, got shape {tuple(part.shape)}")
 
 
-def _frame(
+def add_prefix(
     inner: Float[Tensor, "#b #h m n"], rows: int, columns: int, values: Float[Tensor, "3 h"] | None
 ) -> Float[Tensor, "#b #h q k"]:
     """A bias with rows and columns of prefix tokens put before it, zero unless values are given."""

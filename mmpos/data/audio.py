@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from .readers import label_files, list_folders, part_folders
-from .samples import keep, spread_rows
+from .samples import keep, set_aside
 from .sound import SILENCE, find_sounds, log_mel, read_sound
-
-SHARE = 0.1
-"""Share of the training files that is set aside for a part which a folder does not have."""
 
 
 class Sounds(Dataset[Any]):
@@ -27,6 +23,10 @@ class Sounds(Dataset[Any]):
 
     def __init__(self, frames: list[Float[Tensor, "_ c"]], seconds: list[Float[Tensor, " _"]], labels: Tensor):
         self.frames, self.seconds, self.labels = frames, seconds, labels
+
+    def take(self, rows: Int64[Tensor, " m"]) -> "Sounds":
+        """Some of the files."""
+        return Sounds([self.frames[row] for row in rows], [self.seconds[row] for row in rows], self.labels[rows])
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -110,22 +110,22 @@ class AudioFolder(LightningDataModule):
         self.classes = tuple(list_folders(folders["train"]))
         parts = {part: self._read(part, folder) for part, folder in folders.items()}
         if self.skipped:
-            total = len(self.skipped) + sum(len(labels) for _, _, labels in parts.values())
+            total = len(self.skipped) + sum(map(len, parts.values()))
             logging.getLogger(__name__).warning(
                 f"{len(self.skipped)} of {total} sound files are left out: {'; '.join(self.skipped.values())}"
             )
         self._check_model()
         for part in ("test", "val"):
             if part not in parts:
-                parts["train"], parts[part] = _set_aside(*parts["train"])
-        counts = parts["train"][2].bincount(minlength=len(self.classes))
+                parts["train"], parts[part] = set_aside(parts["train"])
+        counts = parts["train"].labels.bincount(minlength=len(self.classes))
         if empty := [name for name, count in zip(self.classes, counts.tolist(), strict=True) if not count]:
             raise FileNotFoundError(f"{self.root} has no sound files to train on of {', '.join(empty)}")
-        everything = torch.cat(parts["train"][0])
+        everything = torch.cat(parts["train"].frames)
         self.mean, self.std = everything.mean(0), everything.std(0, correction=0).clamp(min=1e-3)
-        for part, (frames, seconds, labels) in parts.items():
-            tokens = [self._tokens(one, own) for one, own in zip(frames, seconds, strict=True)]
-            self.parts[part] = Sounds([values for values, _ in tokens], [times for _, times in tokens], labels)
+        for part, sounds in parts.items():
+            tokens = [self._tokens(one, own) for one, own in zip(sounds.frames, sounds.seconds, strict=True)]
+            self.parts[part] = Sounds([values for values, _ in tokens], [times for _, times in tokens], sounds.labels)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled; the last batch is smaller."""
@@ -141,8 +141,8 @@ class AudioFolder(LightningDataModule):
 
     predict_dataloader = test_dataloader
 
-    def _read(self, part: str, folder: Path) -> tuple[list[Tensor], list[Tensor], Int64[Tensor, " files"]]:
-        """Frames, seconds and labels of the files that can be read."""
+    def _read(self, part: str, folder: Path) -> Sounds:
+        """The files that can be read."""
         paths, classes = label_files(part, folder, self.classes, find_sounds, what="sound files", example="cat/1.wav")
         frames, seconds, labels = [], [], []
         for path, label in zip(paths, classes, strict=True):
@@ -160,7 +160,7 @@ class AudioFolder(LightningDataModule):
             labels.append(label)
         if not labels:
             raise FileNotFoundError(f"{folder} has no sound file that can be read: {'; '.join(self.skipped.values())}")
-        return frames, seconds, torch.tensor(labels)
+        return Sounds(frames, seconds, torch.tensor(labels))
 
     def _tokens(
         self, frames: Float[Tensor, "n bands"], seconds: Float[Tensor, " n"]
@@ -182,16 +182,3 @@ class AudioFolder(LightningDataModule):
         ):
             if expected.get(name, number) != number:
                 raise ValueError(f"{name} ({expected[name]}) must be {number}, for the data has {reason}")
-
-
-def _set_aside(
-    frames: Sequence[Tensor], seconds: Sequence[Tensor], labels: Int64[Tensor, " n"]
-) -> tuple[tuple[list[Tensor], list[Tensor], Tensor], tuple[list[Tensor], list[Tensor], Tensor]]:
-    """The files without a share of them, at least one, and that share."""
-    held = torch.zeros(len(labels), dtype=torch.bool)
-    held[spread_rows(labels, max(round(SHARE * len(labels)), 1))] = True
-    first, second = (
-        ([frames[row] for row in rows], [seconds[row] for row in rows], labels[rows])
-        for rows in ((~held).nonzero()[:, 0].tolist(), held.nonzero()[:, 0].tolist())
-    )
-    return first, second

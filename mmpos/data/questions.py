@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..models.multimodal import MixedRows
+from ..models.mixed import MixedRows
 from ..multimodal import Audio, Image, Text, Together, Video
 from .corpus import END
 from .image import BACKGROUND, load_digits, split_digits

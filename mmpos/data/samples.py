@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -11,6 +11,9 @@ from torch.utils.data import DataLoader, Dataset
 
 SPLIT_SEED = 0
 """The split belongs to the data: it is the same whatever seed a training run uses."""
+
+SHARE = 0.1
+"""Share of the training samples that is set aside for a part which a folder does not have."""
 
 Transform = Callable[[Tensor], Float[Tensor, "..."]]
 
@@ -47,6 +50,18 @@ class OnDisk(NamedTuple):
 
 
 Samples = InMemory | OnDisk
+
+
+class Labelled(Protocol):
+    """Samples of any kind with the number of the class of each."""
+
+    @property
+    def labels(self) -> Int64[Tensor, " n"]: ...
+
+    def take(self, rows: Int64[Tensor, " m"]) -> Self: ...
+
+
+Some = TypeVar("Some", bound=Labelled)
 
 
 class Batches(Dataset[Any]):
@@ -97,7 +112,7 @@ def spread_rows(labels: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " coun
     return by_class[((torch.arange(count) + 0.5) * len(labels) / count).long()].sort().values
 
 
-def set_aside(samples: Samples, share: float) -> tuple[Samples, Samples]:
+def set_aside(samples: Some, share: float = SHARE) -> tuple[Some, Some]:
     """The samples without a share of them, at least one, and that share."""
     count = max(round(share * len(samples.labels)), 1)
     rows = spread_rows(samples.labels, count)
@@ -106,7 +121,7 @@ def set_aside(samples: Samples, share: float) -> tuple[Samples, Samples]:
     return samples.take(left.nonzero()[:, 0]), samples.take(rows)
 
 
-def limit_samples(samples: Samples, limit: int | None) -> Samples:
+def limit_samples(samples: Some, limit: int | None) -> Some:
     """At most so many samples, spread over all."""
     if limit is None or limit >= len(samples.labels):
         return samples

@@ -13,9 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from .clips import Sampling, check_clip, find_clips, import_av, read_clip
 from .readers import label_files, list_folders, part_folders
-from .samples import Transform, keep, spread_rows
+from .samples import Transform, keep, limit_samples, set_aside
 from .transforms import Look, picture_transform
-from .vision import SHARE
 
 COLOUR = Look(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), mirror=False)
 
@@ -104,14 +103,9 @@ class VideoFolder(LightningDataModule):
         parts = {part: self._find(part, folder) for part, folder in folders.items()}
         for part in ("test", "val"):
             if part not in parts:
-                count = len(parts["train"].labels)
-                if count < 2:
+                if len(parts["train"].labels) < 2:
                     raise ValueError(f"root ({self.root}) has too few clips to set some aside for {part}")
-                aside = spread_rows(parts["train"].labels, max(round(SHARE * count), 1))
-                left = torch.ones(count, dtype=torch.bool)
-                left[aside] = False
-                parts[part] = parts["train"].take(aside)
-                parts["train"] = parts["train"].take(left.nonzero()[:, 0])
+                parts["train"], parts[part] = set_aside(parts["train"])
         self.parts = parts
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -145,9 +139,7 @@ class VideoFolder(LightningDataModule):
     def _find(self, part: str, folder: Path) -> ClipFiles:
         """The clips of a part, as many as are wanted, without those that cannot be read."""
         paths, labels = label_files(part, folder, self.classes, find_clips, what="clips", example="cat/1.mp4")
-        files = ClipFiles(paths, torch.tensor(labels))
-        if self.limit is not None and self.limit < len(paths):
-            files = files.take(spread_rows(files.labels, self.limit))
+        files = limit_samples(ClipFiles(paths, torch.tensor(labels)), self.limit)
         errors = [check_clip(path, self._sampling()) for path in files.paths]
         self.seen += len(errors)
         for path, error in zip(files.paths, errors, strict=True):

@@ -18,9 +18,6 @@ from .readers import PictureReader, find_pictures, label_files, list_folders, pa
 from .samples import InMemory, OnDisk, Samples, limit_samples, make_loader, set_aside
 from .transforms import Look, Size, batch_transform, parse_size, picture_transform
 
-SHARE = 0.1
-"""Share of the training images that is set aside for a part which a set does not have."""
-
 
 class VisionData(LightningDataModule, ABC):
     """Labelled images in batches (b, c, height, width) and labels (b), about 0 with a deviation of 1.
@@ -96,7 +93,7 @@ class VisionData(LightningDataModule, ABC):
             if part not in parts:
                 if len(parts["train"].labels) < 2:
                     raise ValueError(f"root ({self.root}) has too few images to set some aside for {part}")
-                parts["train"], parts[part] = set_aside(parts["train"], SHARE)
+                parts["train"], parts[part] = set_aside(parts["train"])
         self.parts = {part: limit_samples(samples, self.limit) for part, samples in parts.items()}
         if channels != len(self.look.mean):
             is_, expected = ("grey", "colour") if channels == 3 else ("in colour", "grey")

@@ -5,7 +5,8 @@ from .cache import Cache
 from .generate import generate
 from .grid import GridPositions
 from .image import VisionTransformer
-from .multimodal import MixedRows, MultimodalTransformer
+from .mixed import MixedRows
+from .multimodal import MultimodalTransformer
 from .series import SeriesClassifier, SeriesForecaster
 from .stack import LayerEncodings, StackEncodings
 from .text import TextTransformer

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from ..data.questions import END
-from ..models.multimodal import MixedRows, MultimodalTransformer
+from ..models import MixedRows, MultimodalTransformer
 from .checkpoints import check_same_model
 from .optim import adamw_cosine
 

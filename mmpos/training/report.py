@@ -42,6 +42,20 @@ def print_results(
     Console().print(table)
 
 
+def print_accuracies(results: Sequence[tuple[str, str, float | None, int]], head: str, what: str) -> None:
+    """Prints a table of (row, column, accuracy or None, number of samples), below ``head`` and of so many ``what``."""
+    rows, columns = (list(dict.fromkeys(names)) for names in list(zip(*results, strict=True))[:2])
+    cells = {(row, column): accuracy for row, column, accuracy, _ in results}
+    table = Table(box=box.SIMPLE_HEAD, title=f"accuracy of {results[0][3]:,} test {what}", title_justify="left")
+    table.add_column(head, style="bold")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        found = [cells[row, column] for column in columns]
+        table.add_row(row, *("-" if accuracy is None else f"{accuracy:.2%}" for accuracy in found))
+    Console().print(table)
+
+
 def run_folder(checkpoint: str | os.PathLike[str]) -> Path:
     """The folder of the run that a checkpoint is of: two up from ``checkpoints/best.ckpt``, else where it lies."""
     folder = Path(checkpoint).parent

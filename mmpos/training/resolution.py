@@ -7,15 +7,13 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkab
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch.utils.data import DataLoader
 
 from ..data.transforms import parse_size
 from ..models import VisionTransformer
 from ..models.image import Extension
-from .report import items, run_folder, show_path, write_rows
+from .report import items, print_accuracies, run_folder, show_path, write_rows
 
 EXTENSIONS: tuple[str, ...] = get_args(Extension)
 
@@ -140,14 +138,6 @@ class ResolutionEvaluation(Callback):
 
 def print_sizes(results: Sequence[Result], notes: Sequence[str]) -> None:
     """Prints accuracies, a row for each size and a column for each way, and why some are missing."""
-    columns = list(dict.fromkeys(result.how for result in results))
-    table = Table(box=box.SIMPLE_HEAD, title=f"accuracy of {results[0].images:,} test images", title_justify="left")
-    table.add_column("pixels", style="bold")
-    for how in columns:
-        table.add_column(how, justify="right")
-    for size in dict.fromkeys(result.size for result in results):
-        cells = {result.how: result.accuracy for result in results if result.size == size}
-        table.add_row(size, *("-" if cells[how] is None else f"{cells[how]:.2%}" for how in columns))
-    Console().print(table)
+    print_accuracies(results, "pixels", "images")
     if notes:
         Console().print(f"-: {notes[0]}", markup=False, highlight=False)

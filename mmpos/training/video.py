@@ -8,9 +8,6 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkab
 import torch
 from jaxtyping import Float
 from lightning.pytorch import Callback, LightningModule, Trainer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -20,7 +17,7 @@ from ..models.image import Extension
 from ..models.stack import AdditiveTo
 from ..models.video import Attention, Rate
 from .classify import Batch, Classifier
-from .report import items, run_folder, show_path, write_rows
+from .report import items, print_accuracies, run_folder, show_path, write_rows
 
 Coordinates = Literal["index", "time", "space", "time and space"]
 COORDINATES: tuple[str, ...] = get_args(Coordinates)
@@ -201,7 +198,7 @@ class ClipEvaluation(Callback):
             folder = run_folder(trainer.ckpt_path) if trainer.ckpt_path else Path(trainer.default_root_dir)
             found = [result for result in results if result.accuracy is not None]
             write_rows(folder / "clips.csv", Result._fields, found)
-            print_forms(results)
+            print_accuracies(results, "frames x side @ per second", "clips")
             print(f"clips: {show_path(folder / 'clips.csv')}")
 
     def evaluate(self, trainer: Trainer, pl_module: LightningModule, part: Literal["val", "test"]) -> list[Result]:
@@ -253,16 +250,3 @@ def parse_form(text: str) -> ClipForm:
             f"forms has {text!r}; a form is frames x side @ frames per second, such as 16x24@8, or shuffled"
         )
     return check_form(ClipForm(int(match[1]), int(match[2]), float(match[3])))
-
-
-def print_forms(results: Sequence[Result]) -> None:
-    """Prints accuracies, a row for each form and a column for each kind of coordinates."""
-    columns = list(dict.fromkeys(result.coordinates for result in results))
-    table = Table(box=box.SIMPLE_HEAD, title=f"accuracy of {results[0].clips:,} test clips", title_justify="left")
-    table.add_column("frames x side @ per second", style="bold")
-    for kind in columns:
-        table.add_column(kind, justify="right")
-    for form in dict.fromkeys(result.form for result in results):
-        cells = {result.coordinates: result.accuracy for result in results if result.form == form}
-        table.add_row(form, *("-" if cells[kind] is None else f"{cells[kind]:.2%}" for kind in columns))
-    Console().print(table)

@@ -5,14 +5,15 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from timm.models.beit import Beit
 from timm.models.swin_transformer import SwinTransformer
 from torch import Tensor, nn
 
+from ...attend.pairs import add_prefix
 from ...coords import grid_coords
 from ...encodings import AttentionBias
+from ..layers import check_plain
 from .attention import BiasedWindowAttention
 from .parts import Parts, grid_of, parts_of
 from .slot import Positions, Slot, check_free, corners, for_layers
@@ -23,9 +24,10 @@ class BiasSlot(Slot):
 
     name = "mmpos_bias"
 
-    def evaluate(self, encoding: AttentionBias) -> Float[Tensor, "*batch h m m"]:
-        place = self.now.place(encoding)
-        return with_prefix(encoding(place, place), encoding.prefix_bias(), self.num_prefix_tokens)
+    def evaluate(self, encoding: AttentionBias) -> Float[Tensor, "#b h m m"]:
+        place, prefix = self.now.place(encoding), self.num_prefix_tokens
+        bias = encoding(place, place)
+        return add_prefix(bias if bias.ndim == 4 else bias[None], prefix, prefix, encoding.prefix_bias())
 
     def enter(self) -> None:
         """Goes into the model, whose own relative bias goes out."""
@@ -75,22 +77,7 @@ class BiasSlot(Slot):
             least = torch.finfo(x.dtype).min  # what masks of timm have, for a row of -inf would become NaN
             both = torch.where(given, bias, least) if given.dtype == torch.bool else bias.float() + given
             bias = both.clamp(min=least).to(x.dtype)
-        return args, {**kwargs, name: bias if bias.ndim == 4 else bias[None]}
-
-
-def with_prefix(
-    bias: Float[Tensor, "*batch h n n"], rows: Float[Tensor, "3 h"] | None, num_prefix_tokens: int
-) -> Float[Tensor, "*batch h m m"]:
-    """The bias with that of prefix tokens in front: none, or the numbers of `AttentionBias.prefix_bias`."""
-    bias = F.pad(bias, (num_prefix_tokens, 0, num_prefix_tokens, 0))
-    if rows is None or not num_prefix_tokens:
-        return bias
-    prefix = torch.arange(bias.shape[-1], device=bias.device) < num_prefix_tokens
-    from_prefix, to_prefix = prefix[:, None].expand_as(bias[0]), prefix.expand_as(bias[0])
-    among = from_prefix & to_prefix
-    for number, where in zip(rows, (from_prefix & ~among, to_prefix & ~among, among), strict=True):
-        bias = torch.where(where, number[:, None, None], bias)
-    return bias
+        return args, {**kwargs, name: bias}
 
 
 def add_bias(
@@ -137,12 +124,9 @@ def add_bias(
 
 
 def _check(bias: AttentionBias, name: str, attention: Any, parts: Parts) -> None:
-    owner = type(bias).__name__
-    if bias.needs or bias.after_softmax:
-        what = f"reads {', '.join(sorted(bias.needs))}" if bias.needs else "is added behind the softmax"
-        raise ValueError(f"{owner} {what}, but {name} takes a bias of coordinates only")
+    check_plain(bias, name)
     grid = attention.window_size if isinstance(parts.model, SwinTransformer) else grid_of(parts.model)
     ends = corners(bias, *grid)
     heads = bias(ends, ends).shape[-3]
     if heads not in (1, attention.num_heads):
-        raise ValueError(f"{owner} has {heads} heads, but {name} has {attention.num_heads}")
+        raise ValueError(f"{type(bias).__name__} has {heads} heads, but {name} has {attention.num_heads}")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...coords import grid_coords
 from ...encodings.base import Encoding
+from ..layers import number_distinct
 from .attention import NotingPatchDropout
 from .parts import Parts
 
@@ -62,10 +63,7 @@ class Slot(nn.Module):
 
     def __init__(self, parts: Parts, encodings: Sequence[Encoding | None], positions: Positions | None):
         super().__init__()
-        distinct = list({id(each): each for each in encodings if each is not None}.values())
-        self.encodings = nn.ModuleList(distinct)
-        place = {id(each): number for number, each in enumerate(distinct)}
-        self.layers = [None if each is None else place[id(each)] for each in encodings]
+        self.encodings, self.layers = number_distinct(encodings)
         self.parts, self.positions, self.now = parts, positions, Scratch()
         self.num_prefix_tokens = parts.num_prefix_tokens
         self._hooks: list[Any] = []

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from ...encodings import AttentionBias
+from ..layers import check_plain
 from .slots import NAME, Slot
 from .stacks import BloomSlot, MptSlot, SwinSlot, T5Slot
 
@@ -144,10 +145,8 @@ def _for_layers(bias: Any, kind: type[Slot], stack: Any, name: str) -> list[Atte
 def _check(bias: Any, kind: type[Slot], attention: Any, name: str) -> None:
     if not isinstance(bias, AttentionBias):
         raise TypeError(f"bias must be an AttentionBias, None, or a list or mapping of these, got {bias!r}")
+    check_plain(bias, name)
     owner = type(bias).__name__
-    if bias.needs or bias.after_softmax:
-        what = f"reads {', '.join(sorted(bias.needs))}" if bias.needs else "is added behind the softmax"
-        raise ValueError(f"{owner} {what}, but {name} takes a bias of coordinates only")
     if bias.axes != kind.axes:
         raise ValueError(f"axes ({bias.axes}) of {owner} must be those of the model's coordinates ({kind.axes})")
     ends = kind.corners(attention).to(next((each.device for each in bias.parameters()), None))

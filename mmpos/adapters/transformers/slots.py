@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...coords import padded_coords
 from ...encodings import AttentionBias
+from ..layers import number_distinct
 
 NAME = "mmpos_bias"  # where it is in the model, and under what hooks hand on where tokens are
 Places = tuple[Int[Tensor, "*rows q a"], Int[Tensor, "*rows k a"]]  # of queries and of keys
@@ -27,10 +28,7 @@ class Slot(nn.Module, ABC):
 
     def __init__(self, stack: Any, biases: Sequence[AttentionBias | None]):
         super().__init__()
-        distinct = list({id(each): each for each in biases if each is not None}.values())
-        self.biases = nn.ModuleList(distinct)
-        place = {id(each): number for number, each in enumerate(distinct)}
-        self.numbers = [None if each is None else place[id(each)] for each in biases]
+        self.biases, self.numbers = number_distinct(biases)
         self.heads = [self.heads_of(attention) for attention in self.attentions(stack)]
         self._names = list(inspect.signature(type(stack).forward).parameters)[1:]
         self._hooks: list[Any] = []
