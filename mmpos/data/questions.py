@@ -9,6 +9,7 @@ from einops import rearrange
 from jaxtyping import Float, Int64
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
 
 from ..models.mixed import MixedRows
@@ -17,7 +18,6 @@ from .corpus import END
 from .image import BACKGROUND, load_digits, split_digits
 from .samples import keep
 from .sound import log_mel
-from .transforms import shift_images
 
 __all__ = ["END", "PictureQuestions", "QuestionData", "SoundQuestions"]
 
@@ -108,7 +108,7 @@ class QuestionData(LightningDataModule, ABC):
             raise ValueError(f"patch_size ({patch_size}) must divide {SIDE}")
         self.batch_size, self.num_questions, self.limit = batch_size, num_questions, limit
         self.patch_size, self.max_shift, self.num_workers = patch_size, max_shift, num_workers
-        self.digits: dict[str, tuple[Tensor, Tensor]] = {}
+        self.digits: dict[str, tuple[Tensor, Tensor]] = {}  # images at every shift, and what they show
 
     @abstractmethod
     def ask(self, part: str, draws: torch.Generator) -> Question:
@@ -118,7 +118,10 @@ class QuestionData(LightningDataModule, ABC):
         """Reads the digits, once."""
         if not self.digits:
             images, labels = load_digits()
-            self.digits = {part: (images[rows], labels[rows]) for part, rows in split_digits(labels).items()}
+            for part, rows in split_digits(labels).items():
+                reach = self.max_shift if part == "train" else 0
+                margin = pad(images[rows, 0], (reach,) * 4, value=BACKGROUND)
+                self.digits[part] = margin.unfold(1, SIDE, 1).unfold(2, SIDE, 1), labels[rows]
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled; the last batch is smaller."""
@@ -140,13 +143,10 @@ class QuestionData(LightningDataModule, ABC):
         self, part: str, count: int, draws: torch.Generator
     ) -> tuple[Float[Tensor, "count 8 8"], Int64[Tensor, " count"]]:
         """Images of digits drawn with replacement, and what they show."""
-        images, labels = self.digits[part]
+        windows, labels = self.digits[part]
         rows = torch.randint(len(labels), (count,), generator=draws)
-        images = images[rows]
-        if part == "train" and self.max_shift:
-            shifts = torch.randint(-self.max_shift, self.max_shift + 1, (2, count), generator=draws)
-            images = shift_images(images, shifts, BACKGROUND)
-        return images[:, 0], labels[rows]
+        down, right = torch.randint(windows.shape[1], (2, count), generator=draws)
+        return windows[rows, down, right], labels[rows]
 
     def draw_size(self, part: str, least: int, most: int, draws: torch.Generator) -> int:
         """A size from ``least`` to ``most``; in training the smaller of two draws from 1."""

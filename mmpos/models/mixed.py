@@ -12,6 +12,8 @@ from ..multimodal import Audio, Image, Text, Together, Video
 KINDS: dict[type, str] = {Text: "tokens", Image: "patches", Video: "patches", Audio: "sound"}
 """What stands in a segment."""
 
+CONTENTS = tuple(dict.fromkeys(KINDS.values()))
+
 
 class MixedRows:
     """Rows of segments with what stands in them, as one batch; it moves to a device as a tensor does.
@@ -22,8 +24,9 @@ class MixedRows:
             Where ``keep`` drops tokens, the content is of those that are kept.
 
     Raises:
-        TypeError: If a segment is of a kind that has no content, or text is not int64.
-        ValueError: If a content is not as long as its segment.
+        TypeError: If a row is no list of pairs, a segment is of a kind that has no content, text is not int64 or
+            anything else not floating point.
+        ValueError: If a content is not as long as its segment, or not as wide as the others of its kind.
 
     Example:
         >>> row = [(Text(2), torch.tensor([72, 105])), (Image(2, 3), torch.randn(6, 16))]
@@ -33,15 +36,21 @@ class MixedRows:
     """
 
     def __init__(self, rows: Sequence[Sequence[tuple[Any, Any]]]):
+        for number, row in enumerate(rows):
+            if not isinstance(row, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in row):
+                raise TypeError(f"rows[{number}] must be a list of pairs of a segment and its content, got {row!r}")
         self.segments = [[segment for segment, _ in row] for row in rows]
-        found: dict[str, list[Tensor]] = {name: [] for name in dict.fromkeys(KINDS.values())}
+        found: dict[str, list[Tensor]] = {name: [] for name in CONTENTS}
         for segment, content in (pair for row in rows for pair in row):
             parts = segment.segments if isinstance(segment, Together) else (segment,)
             contents = content if isinstance(segment, Together) else (content,)
-            if len(contents) != len(parts):
-                raise ValueError(f"{segment!r} needs a content for each of its segments, got {len(contents)}")
+            if not isinstance(contents, Sequence | Tensor) or len(contents) != len(parts):
+                raise ValueError(f"{segment!r} needs a content for each of its segments, got {contents!r}")
             for part, own in zip(parts, contents, strict=True):
                 found[kind_of(part)].append(_check_content(part, own))
+        for name, contents in found.items():
+            if name != "tokens" and len(widths := {content.shape[1] for content in contents}) > 1:
+                raise ValueError(f"{name} must be of one width, got {', '.join(map(str, sorted(widths)))}")
         self.tokens: Int64[Tensor, " text"] = torch.cat([torch.empty(0, dtype=torch.int64), *found["tokens"]])
         self.patches: Float[Tensor, "visual p"] = torch.cat(found["patches"] or [torch.empty(0, 0)])
         self.sound: Float[Tensor, "frames c"] = torch.cat(found["sound"] or [torch.empty(0, 0)])

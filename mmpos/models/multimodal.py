@@ -16,7 +16,7 @@ from ..multimodal import Placement, Text, Together, multimodal_coords
 from ..multimodal.rules import find_rule
 from ..values import check_arguments
 from .blocks import LAYER_NORM, Block, no_weight_decay_names
-from .mixed import MixedRows, kind_of
+from .mixed import CONTENTS, MixedRows, kind_of
 from .stack import StackEncodings
 
 Rule: TypeAlias = str | Mapping[str, Any]
@@ -176,41 +176,46 @@ class MultimodalTransformer(nn.Module):
 
     def place(self, rows: MixedRows, *, more: int = 0) -> Place:
         """Where the tokens of the rows are, and so many of text behind each, which have no source."""
-        segments = [[*row, Text(more)] for row in rows.segments] if more else rows.segments
         device = self.embed.weight.device
-        coords, real, _ = multimodal_coords(segments, self.rule, padding="left", **self.rule_options)
-        starts = {"tokens": 0, "patches": len(rows.tokens), "sound": len(rows.tokens) + len(rows.patches)}
-        found = [self._row(row, starts) for row in rows.segments]
-        source, grid = (
-            pad_sequence(list(part), batch_first=True, padding_value=value, padding_side="left")
-            for part, value in zip(zip(*found, strict=True), (0, -1), strict=True)
+        places = {row: place for place, row in enumerate(dict.fromkeys(map(tuple, rows.segments)))}
+        which = torch.tensor([places[tuple(row)] for row in rows.segments])  # rows that are alike are placed once
+        segments = [(*row, Text(more)) for row in places] if more else list(places)
+        coords, real, _ = multimodal_coords(segments, self.rule, padding="left", device="cpu", **self.rule_options)
+        found = [self._row(row) for row in places]
+        kind, order, grid = (
+            pad_sequence(list(part), batch_first=True, padding_value=-1, padding_side="left")[which]
+            for part in zip(*found, strict=True)
         )
-        return Place(source.to(device), coords.to(device), real.to(device), grid.to(device))
+        counts = torch.stack([(kind == index).sum(1) for index in range(len(CONTENTS))], dim=1)
+        before = counts.cumsum(0) - counts + (counts.sum(0).cumsum(0) - counts.sum(0))
+        source = torch.where(kind < 0, 0, order + before.gather(1, kind.clamp_min(0)))
+        return Place(source.to(device), coords[which].to(device), real[which].to(device), grid.to(device))
 
-    def _row(self, row: Sequence[Any], starts: dict[str, int]) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
-        """The source and the grid of the tokens of a row; moves the starts on."""
-        sources, grids = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
+    def _row(self, row: Sequence[Any]) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+        """Of each token what stands there, its number among those of the kind in the row, and its grid."""
+        counts = [0] * len(CONTENTS)
+        tokens = [torch.empty(3, 0, dtype=torch.int64)]
         for number, segment in enumerate(row):
             parts = segment.segments if isinstance(segment, Together) else (segment,)
-            own, grid = [], []
+            own = []
             for part in parts:
-                kind = kind_of(part)
+                kind = CONTENTS.index(kind_of(part))
                 keep = None if isinstance(part, Text) else part.keep
-                count = part.size if keep is None else int(keep.sum())
-                start = starts[kind]
-                starts[kind] += count
-                own.append(torch.arange(start, start + count) if keep is None else start + keep.cumsum(0) - 1)
-                grid.append(torch.full((part.size,), number if kind == "patches" else -1))
-            source, grid = torch.cat(own), torch.cat(grid)
+                order = torch.arange(part.size) if keep is None else keep.cumsum(0) - 1
+                grid = number if kind_of(part) == "patches" else -1
+                own.append(
+                    torch.stack([torch.full_like(order, kind), order + counts[kind], torch.full_like(order, grid)])
+                )
+                counts[kind] += part.size if keep is None else int(keep.sum())
+            joined = torch.cat(own, dim=1)
             keep = None if isinstance(segment, Text) else segment.keep
             if isinstance(segment, Together):  # a rule may have them stand by turns
                 placed = find_rule(self.rule, self.rule_options)(segment, 0)
-                order = placed.order if isinstance(placed, Placement) else None
-                if order is not None:
-                    source, grid, keep = source[order], grid[order], None if keep is None else keep[order]
-            sources.append(source if keep is None else source[keep])
-            grids.append(grid if keep is None else grid[keep])
-        return torch.cat(sources), torch.cat(grids)
+                if isinstance(placed, Placement) and placed.order is not None:
+                    joined, keep = joined[:, placed.order], None if keep is None else keep[placed.order]
+            tokens.append(joined if keep is None else joined[:, keep])
+        kind, order, grid = torch.cat(tokens, dim=1)
+        return kind, order, grid
 
     def _embed(self, rows: MixedRows) -> Float[Tensor, "all dim"]:
         """All tokens: of text, then of patches, then of sound."""

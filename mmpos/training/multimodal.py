@@ -19,6 +19,9 @@ Batch = dict[str, Any]
 RECIPE = ("drop_path", "lr", "weight_decay", "warmup")
 """Hyper-parameters that do not change what a checkpoint's weights mean."""
 
+BETA2 = 0.98
+"""Of AdamW: where to look is learned at once, when gradients grow, and a longer memory would slow that down."""
+
 
 class QuestionModel(LightningModule):
     """A `MultimodalTransformer` that learns to answer, with AdamW and a cosine schedule with warm-up.
@@ -116,7 +119,7 @@ class QuestionModel(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a cosine schedule."""
-        return adamw_cosine(self, lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup)
+        return adamw_cosine(self, lr=self.lr, weight_decay=self.weight_decay, warmup=self.warmup, beta2=BETA2)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses the checkpoint of another model before its weights are tried."""

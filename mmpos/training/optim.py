@@ -31,7 +31,7 @@ def cosine_with_warmup(step: int, *, total: int, warmup: float) -> float:
 
 
 def adamw_cosine(
-    module: LightningModule, *, lr: float, weight_decay: float, warmup: float
+    module: LightningModule, *, lr: float, weight_decay: float, warmup: float, beta2: float = 0.999
 ) -> OptimizerLRSchedulerConfig:
     """What ``configure_optimizers`` returns for AdamW under a cosine schedule with warm-up.
 
@@ -40,11 +40,12 @@ def adamw_cosine(
         lr: Peak learning rate.
         weight_decay: Decay of matrices.
         warmup: Share of all steps in which the learning rate rises.
+        beta2: Memory of AdamW for the size of gradients.
     """
     total = module.trainer.estimated_stepping_batches
     if math.isinf(total):
         raise ValueError("the cosine schedule needs an end: set trainer.max_epochs or trainer.max_steps")
-    optimizer = torch.optim.AdamW(split_by_decay(module, weight_decay), lr=lr)
+    optimizer = torch.optim.AdamW(split_by_decay(module, weight_decay), lr=lr, betas=(0.9, beta2))
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, partial(cosine_with_warmup, total=int(total), warmup=warmup)
     )

@@ -147,7 +147,7 @@ def test_training_has_smaller_ones_and_shifts_digits():
     still.setup()
     shifted, plain = (one.ask("train", draws(1)).content for one in (data, still))
     shown(still, "train", plain)
-    images = data.digits["train"][0].flatten(1)
+    images = still.digits["train"][0].flatten(1)
     assert torch.cdist(shifted, images).min(dim=1).values.max() > 0.1
 
 
