@@ -27,13 +27,14 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from torch.utils.data import DataLoader
 
 from . import data, training  # configs find classes by name among those imported
-from .data import SeriesData
+from .data import SeriesData, VideoFolder
 from .training.checkpoints import check_checkpoint_path, load_weights
 from .training.forecasts import read_windows, write_forecasts
 from .training.lengths import LengthEvaluation
 from .training.predictions import predict_pictures
 from .training.report import print_results, run_folder, show_path
 from .training.resolution import ResolutionEvaluation
+from .training.video import predict_clips
 
 DEBUG = "MMPOS_DEBUG"
 USER_ERRORS = (argparse.ArgumentError, ImportError, MisconfigurationException, OSError, TypeError, ValueError)
@@ -110,7 +111,7 @@ class CommandLine(LightningCLI):
             "Multiples of the trained length at which fit and test evaluate a language model too, such as 1,2,4,8."
         )
         parser.add_argument("--lengths", type=list[int] | int | str | None, default=None, help=lengths)
-        files = "Pictures and folders of them to classify, or CSV files to forecast, in place of the test data."
+        files = "Pictures, clips and folders of them to classify, or CSV files to forecast, in place of the test data."
         parser.add_argument("--files", nargs="*", type=str, default=[], help=files)
         output = "CSV file for what is said of them, or folder of several; in the run's folder unless given."
         parser.add_argument("--output", type=str | None, default=None, help=output)
@@ -218,7 +219,8 @@ class CommandLine(LightningCLI):
                     print(f"forecast: {show_path(path)}")
             else:
                 path = Path(output or folder / "predictions.csv")
-                table, count = predict_pictures(self.trainer, datamodule, config.files, path, **kwargs)
+                predict = predict_clips if isinstance(datamodule, VideoFolder) else predict_pictures
+                table, count = predict(self.trainer, datamodule, config.files, path, **kwargs)
                 print(f"predictions: {show_path(path)} ({table.written} files)")
                 if table.skipped:
                     sys.exit(f"error: {table.skipped} of {count} files could not be read")

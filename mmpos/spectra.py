@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from numbers import Integral
 
 import torch
 from jaxtyping import Float
@@ -125,6 +126,8 @@ class Sections(Recipe):
 
     def __post_init__(self):
         object.__setattr__(self, "sections", tuple(self.sections))
+        if any(isinstance(count, bool) or not isinstance(count, Integral) for count in self.sections):
+            raise TypeError(f"sections must be integers, got {self.sections}")
         if any(count < 0 for count in self.sections):
             raise ValueError(f"sections must not be negative, got {self.sections}")
 

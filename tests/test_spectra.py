@@ -420,6 +420,8 @@ def test_a_spectrum_that_does_not_fit_is_refused(arguments, message):
         (Axial, {"weights": (1, math.nan)}, ValueError, "weights must not be negative"),
         (Axial, {"remainder": 1}, ValueError, "remainder says where the rounding of weights goes"),
         (Sections, {"sections": (4, -2, 6)}, ValueError, r"sections must not be negative, got \(4, -2, 6\)"),
+        (Sections, {"sections": "422"}, TypeError, r"sections must be integers, got \('4', '2', '2'\)"),
+        (Sections, {"sections": (4.0, 2, 2)}, TypeError, r"sections must be integers, got \(4.0, 2, 2\)"),
         (Geometric, {"base": 0}, ValueError, "base must be positive and finite, got 0"),
         (Geometric, {"base": "1e4"}, TypeError, "base must be a number, got '1e4'"),
         (Periods, {"min_period": 0, "max_period": 2}, ValueError, "0 < min_period < max_period, got 0 and 2"),

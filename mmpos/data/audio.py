@@ -92,9 +92,9 @@ class AudioFolder(LightningDataModule):
             if number < 1:
                 raise ValueError(f"{name} ({number}) must be at least 1")
         for name, number in (("window", window), ("hop", hop), ("seconds", seconds)):
-            if number is not None and not number > 0:
-                raise ValueError(f"{name} ({number}) must be positive")
-        if not 0 <= low < high:
+            if number is not None and not 0 < number < math.inf:
+                raise ValueError(f"{name} ({number}) must be positive and finite")
+        if not 0 <= low < high < math.inf:
             raise ValueError(f"low ({low:g}) must be at least 0 and below high ({high:g})")
         self.root, self.batch_size, self.patch, self.limit = Path(root).expanduser(), batch_size, patch, seconds
         self.bands, self.window, self.hop, self.low, self.high = bands, window, hop, low, high
@@ -117,6 +117,8 @@ class AudioFolder(LightningDataModule):
         self._check_model()
         for part in ("test", "val"):
             if part not in parts:
+                if len(parts["train"]) < 2:
+                    raise ValueError(f"root ({self.root}) has too few sound files to set some aside for {part}")
                 parts["train"], parts[part] = set_aside(parts["train"])
         counts = parts["train"].labels.bincount(minlength=len(self.classes))
         if empty := [name for name, count in zip(self.classes, counts.tolist(), strict=True) if not count]:
@@ -168,7 +170,7 @@ class AudioFolder(LightningDataModule):
         """Scaled frames, ``patch`` to a token, and the second in the middle of each token."""
         missing = -len(frames) % self.patch
         frames = F.pad(frames, (0, 0, 0, missing), value=math.log(SILENCE))
-        step = seconds[1] - seconds[0] if len(seconds) > 1 else 0.0
+        step = seconds[1] - seconds[0] if len(seconds) > 1 else self.hop
         starts = seconds[:: self.patch]
         return ((frames - self.mean) / self.std).view(-1, self.patch * self.bands), starts + step * (self.patch - 1) / 2
 

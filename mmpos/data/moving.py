@@ -29,9 +29,15 @@ class ClipForm(NamedTuple):
     """What a clip is like."""
 
     frames: int = 8
-    size: int = 24
-    """Side of a frame in pixels."""
+    size: int | tuple[int, int] = 24
+    """Side of a frame in pixels, or height and width."""
     fps: float = 8.0
+
+    @property
+    def clip_size(self) -> tuple[int, int, int]:
+        """(frames, height, width)."""
+        height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        return self.frames, height, width
 
 
 class Orbits(NamedTuple):
@@ -73,7 +79,7 @@ class MovingDigits(LightningDataModule):
         self, frames: int = 8, size: int = 24, fps: float = 8.0, batch_size: int = 64, clips_per_digit: int = 1
     ):
         super().__init__()
-        self.form = check_form(ClipForm(frames, size, fps))
+        self.form = check_square(ClipForm(frames, size, fps))
         for name, number in (("batch_size", batch_size), ("clips_per_digit", clips_per_digit)):
             if number < 1:
                 raise ValueError(f"{name} ({number}) must be positive")
@@ -124,7 +130,7 @@ class MovingDigits(LightningDataModule):
         if limit is not None and limit < len(digits):
             rows = spread_rows(orbits.labels, limit)
             digits, orbits = digits[rows], Orbits(*(values[rows] for values in orbits))
-        clips = MovingClips(digits, orbits, check_form(form or self.form), shuffled=shuffled)
+        clips = MovingClips(digits, orbits, check_square(form or self.form), shuffled=shuffled)
         return DataLoader(clips, batch_size=self.batch_size, collate_fn=keep)
 
 
@@ -169,7 +175,7 @@ def render_clips(
         >>> clips.shape
         torch.Size([2, 1, 5, 18, 18])
     """
-    b, frames, size = len(digits), form.frames, form.size
+    b, (frames, size, _) = len(digits), form.clip_size
     seconds = torch.arange(frames) / form.fps
     turns = orbits.phase[:, None] + torch.tensor(TURNS)[orbits.labels][:, None] * seconds
     angle = 2 * math.pi * turns
@@ -190,7 +196,19 @@ def check_form(form: ClipForm) -> ClipForm:
     Raises:
         ValueError: If a number is not positive.
     """
-    for name, number in form._asdict().items():
+    sides = form.size if isinstance(form.size, tuple) else (form.size,)
+    for name, number in (("frames", form.frames), *(("size", side) for side in sides), ("fps", form.fps)):
         if not 0 < number < math.inf:
             raise ValueError(f"{name} ({number}) must be positive")
     return form
+
+
+def check_square(form: ClipForm) -> ClipForm:
+    """The form, if there are such clips and they are square.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if isinstance(form.size, tuple):
+        raise ValueError(f"size ({form.size[0]} x {form.size[1]}) must be one side: moving digits are in a square")
+    return check_form(form)

@@ -79,6 +79,7 @@ def log_mel(
 
     Raises:
         ValueError: If there are no samples, or a number is out of range.
+        TypeError: If the samples are not floating point.
 
     Example:
         >>> second = torch.sin(440 * 2 * torch.pi * torch.arange(22050) / 22050)
@@ -91,12 +92,16 @@ def log_mel(
             raise ValueError(f"{name} must be positive and finite, got {value}")
     if wave.ndim != 1 or not len(wave):
         raise ValueError(f"wave must be samples (n,), got shape {tuple(wave.shape)}")
+    if not wave.is_floating_point():
+        raise TypeError(f"wave must be floating point, from -1 to 1, got {wave.dtype}")
     width, step = max(round(window * rate), 2), max(round(hop * rate), 1)
     size = 1 << (width - 1).bit_length()
+    look, filters = torch.hann_window(width), mel_filters(bands, size // 2 + 1, rate, low=low, high=high)
     spectrum = torch.stft(
-        wave, size, step, width, torch.hann_window(width), center=True, pad_mode="constant", return_complex=True
+        wave.float(), size, step, width, look.to(wave.device), pad_mode="constant", return_complex=True
     )
-    energies = spectrum.abs().square().T @ mel_filters(bands, size // 2 + 1, rate, low=low, high=high)
+    # In float64, which autocast leaves alone: in half precision an energy has three digits.
+    energies = (spectrum.abs().square().double().T @ filters.to(wave.device).double()).float()
     seconds = torch.arange(len(energies), dtype=torch.float64) * step / rate
     return energies.clamp(min=SILENCE).log(), seconds
 

@@ -11,7 +11,8 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .clips import Sampling, check_clip, find_clips, import_av, read_clip
+from .clips import Sampling, check_clip, find_clips, import_av, name_clips, read_clip
+from .moving import ClipForm, check_form
 from .readers import label_files, list_folders, part_folders
 from .samples import Transform, keep, limit_samples, set_aside
 from .transforms import Look, picture_transform
@@ -20,12 +21,13 @@ COLOUR = Look(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), mirror=Fals
 
 
 class ClipBatch(NamedTuple):
-    """Clips at a rate, and what is wrong with the files that have none."""
+    """Clips at a rate, of which there may be none, and what is wrong with the files that have none."""
 
     clips: Float[Tensor, "b c frames height width"]
     labels: Int64[Tensor, " b"]
     fps: float
     errors: dict[Path, str]
+    paths: list[Path]
 
 
 class ClipFiles(NamedTuple):
@@ -45,10 +47,11 @@ class VideoFolder(LightningDataModule):
     In ``root`` are either the folders of the classes, or the folders ``train`` and ``val`` or ``test`` or both with
     those of the classes in them. With no ``test``, ``val`` is the test; what is missing is set aside from the training
     clips. A clip is sampled by time, so what moves equally fast does so in all of them, whatever the rates of the files
-    are: a random stretch of it in training, its middle in evaluation.
+    are: a random stretch of it in training, its middle in evaluation. Frames are turned as the file says.
 
     A file that cannot be decoded, or is shorter than a clip, is named in a warning and left out; `skipped` holds what
-    was wrong with each, and a run ends with their number. Batches are clips (b, c, frames, height, width), labels (b)
+    was wrong with each, and a run ends with their number. Only the head and one frame are tried beforehand, so a batch
+    may have fewer clips than others, or none. Batches are clips (b, c, frames, height, width), labels (b)
     and frames per second, in the form that the model is made for.
 
     Args:
@@ -110,24 +113,69 @@ class VideoFolder(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled and augmented."""
-        return self._loader("train")
+        return self._loader(self.parts["train"], train=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """What the checkpoint is chosen by."""
-        return self._loader("val")
+        return self._loader(self.parts["val"])
 
     def test_dataloader(self) -> DataLoader[Any]:
         """What nothing is chosen by."""
-        return self._loader("test")
+        return self._loader(self.parts["test"])
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """The test clips again."""
-        return self._loader("test")
+        return self._loader(self.parts["test"])
+
+    @property
+    def form(self) -> ClipForm:
+        """What clips are like."""
+        frames, height, width = self._expected("clip_size", self.clip_size)
+        return ClipForm(frames, (height, width), self._expected("fps", self.fps))
+
+    def evaluation_loader(
+        self,
+        part: Literal["train", "val", "test"],
+        form: ClipForm | None = None,
+        *,
+        shuffled: bool = False,
+        limit: int | None = None,
+    ) -> DataLoader[Any]:
+        """The middle of each clip in another form; one that is shorter is left out of that form.
+
+        Args:
+            part: Whose clips.
+            form: Another number of frames, another size or another rate.
+            shuffled: Whether the frames of each clip are in an order of chance, the same always.
+            limit: Most clips, spread over the classes.
+        """
+        return self._loader(limit_samples(self.parts[part], limit), check_form(form or self.form), shuffled=shuffled)
+
+    def file_loader(self, names: Sequence[str | Path], form: ClipForm, channels: int) -> DataLoader[Any]:
+        """The middle of each clip that is named or lies in a folder, in their order; the labels mean nothing.
+
+        Raises:
+            FileNotFoundError: If there is no such file or folder, or no clip in a folder.
+        """
+        import_av()
+        paths = name_clips(names)
+        return self._loader(ClipFiles(paths, torch.zeros(len(paths)).long()), form, channels=channels)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Names the clips that could not be decoded and goes on with the others."""
+        """Names the clips that could not be decoded and goes on with the others.
+
+        Raises:
+            OSError: If no clip of a part is left.
+        """
         for path, error in batch.errors.items():
             self._skip(path, error)
+        if not batch.paths:
+            for part, files in self.parts.items():
+                if all(path in self.skipped for path in files.paths):
+                    raise OSError(
+                        f"none of the {len(files.paths)} clips of {part} can be decoded; the last: "
+                        f"{self.skipped[files.paths[-1]]}"
+                    )
         return batch[:3]
 
     def teardown(self, stage: str) -> None:
@@ -145,10 +193,13 @@ class VideoFolder(LightningDataModule):
         for path, error in zip(files.paths, errors, strict=True):
             if error is not None:
                 self._skip(path, error)
-        files = files.take(torch.tensor([error is None for error in errors]).nonzero()[:, 0])
-        if not files.paths:
+        whole = files.take(torch.tensor([error is None for error in errors]).nonzero()[:, 0])
+        if not whole.paths:
             raise OSError(f"none of the {len(errors)} clips below {folder} can be read; the last: {errors[-1]}")
-        return files
+        if part == "train" and (gone := set(files.labels.tolist()) - set(whole.labels.tolist())):
+            names = ", ".join(self.classes[label] for label in sorted(gone))
+            raise OSError(f"{folder} has no clip of {names} that can be read; see the warnings")
+        return whole
 
     def _skip(self, path: Path, error: str) -> None:
         if path not in self.skipped:
@@ -156,10 +207,7 @@ class VideoFolder(LightningDataModule):
             _warn(f"skipped: {error}")
 
     def _sampling(self, *, shuffle: bool = False) -> Sampling:
-        return Sampling(self._form()[0], self._expected("fps", self.fps), shuffle)
-
-    def _form(self) -> tuple[int, int, int]:
-        return tuple(self._expected("clip_size", self.clip_size))
+        return Sampling(self.form.frames, self.form.fps, shuffle)
 
     def _expected(self, name: str, given: Any) -> Any:
         """What is given, else what the model that is trained expects."""
@@ -169,14 +217,23 @@ class VideoFolder(LightningDataModule):
             raise ValueError(f"{name} (None) must be given: clips differ in it, and no model is attached")
         return expected
 
-    def _loader(self, part: Literal["train", "val", "test"]) -> DataLoader[Any]:
-        train = part == "train"
-        _, height, width = self._form()
+    def _loader(
+        self,
+        files: ClipFiles,
+        form: ClipForm | None = None,
+        *,
+        train: bool = False,
+        shuffled: bool = False,
+        channels: int | None = None,
+    ) -> DataLoader[Any]:
+        frames, height, width = (form := form or self.form).clip_size
         module = None if self.trainer is None else self.trainer.lightning_module
-        channels = 3 if module is None else module.hparams["in_chans"]
+        if channels is None:
+            channels = 3 if module is None else module.hparams["in_chans"]
         transform = picture_transform(self.look, (height, width), channels, augment=train and self.augment)
+        shape = (channels, frames, height, width)
         return DataLoader(
-            Clips(self.parts[part], self._sampling(shuffle=train), transform),
+            Clips(files, Sampling(frames, form.fps, train), transform, shape, shuffled=shuffled),
             batch_size=self.batch_size,
             shuffle=train,
             num_workers=self.num_workers,
@@ -187,31 +244,43 @@ class VideoFolder(LightningDataModule):
 
 
 class Clips(Dataset[Any]):
-    """Files in batches of clips; one that cannot be decoded is left out, and its error kept."""
+    """Files in batches of clips of a shape (c, frames, height, width), with their frames in an order of chance or not.
 
-    def __init__(self, files: ClipFiles, sampling: Sampling, transform: Transform):
-        self.files, self.sampling, self.transform = files, sampling, transform
+    One that cannot be decoded is left out, and its error kept.
+    """
+
+    def __init__(
+        self,
+        files: ClipFiles,
+        sampling: Sampling,
+        transform: Transform,
+        shape: tuple[int, int, int, int],
+        *,
+        shuffled: bool = False,
+    ):
+        self.files, self.sampling, self.transform, self.shape = files, sampling, transform, shape
+        self.shuffled = shuffled
 
     def __len__(self) -> int:
         return len(self.files.paths)
 
     def __getitems__(self, numbers: list[int]) -> ClipBatch:
-        """The batch of these files.
-
-        Raises:
-            OSError: If none of them can be decoded.
-        """
-        clips, labels, errors = [], [], {}
+        """The batch of these files."""
+        clips, rows, errors = [], [], {}
         for number in numbers:
             path = self.files.paths[number]
             try:
-                clips.append(self.transform(read_clip(path, self.sampling)).transpose(0, 1))
-                labels.append(self.files.labels[number])
+                clip = self.transform(read_clip(path, self.sampling)).transpose(0, 1)
             except OSError as error:
                 errors[path] = str(error)
-        if not clips:
-            raise OSError(f"no clip of a batch of {len(numbers)} can be decoded: {'; '.join(errors.values())}")
-        return ClipBatch(torch.stack(clips), torch.stack(labels), self.sampling.fps, errors)
+                continue
+            if self.shuffled:
+                clip = clip[:, torch.randperm(clip.shape[1], generator=torch.Generator().manual_seed(number))]
+            clips.append(clip)
+            rows.append(number)
+        files = self.files.take(torch.tensor(rows, dtype=torch.int64))
+        batch = torch.stack(clips) if clips else torch.empty(0, *self.shape)
+        return ClipBatch(batch, files.labels, self.sampling.fps, errors, files.paths)
 
 
 def listed(paths: Sequence[Path], most: int = 5) -> str:

@@ -1,8 +1,9 @@
 """The transformer block that all models are made of."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal, TypeVar
 
 from jaxtyping import Bool, Float, Shaped
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..attend import Attention, LayerCache
 from ..masks import AttentionMask
+from ..values import check_arguments
 from .stack import NO_ENCODINGS, LayerEncodings
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -114,6 +116,30 @@ class Block(nn.Module):
         )
         x = x + self.drop_path(self.ls1(attended))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+
+
+def check_sizes(least: int, **sizes: int) -> None:
+    """Refuses what is no integer, or a smaller one."""
+    for name, number in sizes.items():
+        if isinstance(number, bool) or not isinstance(number, Integral):
+            raise TypeError(f"{name} must be an integer, got {number!r}")
+        if number < least:
+            raise ValueError(f"{name} ({number}) must be at least {least}")
+
+
+def check_blocks(dim: int, depth: int, num_heads: int, drop_path: float, options: Mapping[str, Any]) -> None:
+    """Refuses what no blocks can be made of, before anything is made."""
+    check_sizes(1, dim=dim, num_heads=num_heads)
+    check_sizes(0, depth=depth)
+    if not 0 <= drop_path < 1:
+        raise ValueError(f"drop_path must be at least 0 and less than 1, got {drop_path}")
+    check_arguments("block", partial(Block, dim, num_heads), options)
+
+
+def make_blocks(dim: int, depth: int, num_heads: int, drop_path: float, options: Mapping[str, Any]) -> nn.ModuleList:
+    """Blocks in which the probability that a sample skips a branch grows linearly, from 0 to ``drop_path``."""
+    rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
+    return nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
 
 
 def no_weight_decay_names(model: nn.Module) -> set[str]:

@@ -58,5 +58,7 @@ def check_kept(keep: Tensor, x: Shaped[Tensor, "b n dim"]) -> None:
     b, n, _ = x.shape
     if keep.dtype != torch.int64 or keep.ndim != 2 or len(keep) != b:
         raise ValueError(f"keep must be int64 of shape ({b}, kept), got {keep.dtype} of {tuple(keep.shape)}")
+    if not keep.shape[1]:
+        raise ValueError(f"keep must name at least one token of each sample, got shape {tuple(keep.shape)}")
     if not torch.compiler.is_compiling() and not keep.is_meta and ((keep < 0) | (keep >= n)).any():
         raise ValueError(f"keep must be numbers from 0 to {n - 1}, got up to {keep.max().item()}")

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ..coords import grid_coords
 from ..factory import Slot
 from ..values import check_arguments
-from .blocks import LAYER_NORM, Block, no_weight_decay_names, share_weights
+from .blocks import LAYER_NORM, check_blocks, check_sizes, make_blocks, no_weight_decay_names, share_weights
 from .grid import GridPositions, check_kept
 from .stack import SCALINGS, AdditiveTo, StackEncodings
 
@@ -100,12 +100,14 @@ class VisionTransformer(nn.Module):
         if not isinstance(positions, GridPositions):
             check_arguments("positions", GridPositions, positions or {})
             positions = GridPositions(**positions or {})
-        check_arguments("block", partial(Block, dim, num_heads), block or {})
+        check_blocks(dim, depth, num_heads, drop_path, block or {})
+        check_sizes(1, in_chans=in_chans)
+        check_sizes(0, num_classes=num_classes, reg_tokens=reg_tokens)
         self.patch_size = _sides("patch_size", patch_size)
         self.in_chans, self.pool, self.patch_drop = in_chans, pool, patch_drop
         self.positions, self.grad_checkpointing = positions, False
         height, width = _sides("image_size", image_size)
-        self.grid = self._count_patches("image_size", height, width)
+        self.grid = self.made_for = self._count_patches("image_size", height, width)
         self.patch_embed = PatchEmbed((height, width), self.patch_size, in_chans, dim, strict_img_size=False)  # pyright: ignore[reportArgumentType]
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, reg_tokens, dim)) if reg_tokens else None
@@ -124,8 +126,7 @@ class VisionTransformer(nn.Module):
             scale=scale,
             additive_to=additive_to,
         )
-        rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
-        self.blocks = nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
+        self.blocks = make_blocks(dim, depth, num_heads, drop_path, options)
         self.norm = norm_layer(dim)
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
         for token in (self.cls_token, self.reg_token):
@@ -148,7 +149,7 @@ class VisionTransformer(nn.Module):
             image_size: A side or (height, width) in pixels, a multiple of the patch size.
             how: What becomes of coordinates: "extend" counts on, "rescale" maps them to the range of the grid that the
                 model was made for. The others count on and scale the rotary encoding, on each axis by the ratio of the
-                new to the old side: `PositionInterpolation`, `NTK` or `YaRN`.
+                new side to that which the model was made for: `PositionInterpolation`, `NTK` or `YaRN`.
 
         Raises:
             ValueError: If the patches do not divide the size, ``how`` is unknown, or the model has no rotary encoding
@@ -158,11 +159,11 @@ class VisionTransformer(nn.Module):
         model = share_weights(self)
         model.encodings.resize(*grid)
         if how == "rescale":
-            model.positions = replace(model.positions, trained=self.grid)
+            model.positions = replace(model.positions, trained=self.made_for)
         elif how != "extend":
             if how not in SCALINGS:
                 raise ValueError(f"how must be one of extend, rescale, {', '.join(SCALINGS)}, got {how!r}")
-            model.encodings.extend(how, self.grid, grid)
+            model.encodings.extend(how, self.made_for, grid)
         model.grid = grid
         return model
 

@@ -44,8 +44,10 @@ class MixedRows:
         for segment, content in (pair for row in rows for pair in row):
             parts = segment.segments if isinstance(segment, Together) else (segment,)
             contents = content if isinstance(segment, Together) else (content,)
-            if not isinstance(contents, Sequence | Tensor) or len(contents) != len(parts):
-                raise ValueError(f"{segment!r} needs a content for each of its segments, got {contents!r}")
+            if not isinstance(contents, Sequence | Tensor):
+                raise TypeError(f"the content of {segment!r} must be a list of those of its segments, got {contents!r}")
+            if len(contents) != len(parts):
+                raise ValueError(f"{segment!r} needs a content for each of its segments, got {len(contents)}")
             for part, own in zip(parts, contents, strict=True):
                 found[kind_of(part)].append(_check_content(part, own))
         for name, contents in found.items():
@@ -76,6 +78,10 @@ def kind_of(segment: Any) -> str:
 
 def _check_content(segment: Any, content: Tensor) -> Tensor:
     text = isinstance(segment, Text)
+    if not isinstance(content, Tensor):
+        raise TypeError(f"the content of {segment!r} must be a tensor, got {content!r}")
+    if not text and not content.is_floating_point():
+        raise TypeError(f"the content of {segment!r} must be floating point, got {content.dtype}")
     count = segment.size if isinstance(segment, Text) or segment.keep is None else int(segment.keep.sum())
     if text and content.dtype != torch.int64:
         raise TypeError(f"the content of {segment!r} must be int64, got {content.dtype}")

@@ -1,7 +1,6 @@
 """A decoder over text, pictures, films and sound that stand in one sequence."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -14,8 +13,7 @@ from ..factory import Slot
 from ..masks import AttentionMask, causal, padding
 from ..multimodal import Placement, Text, Together, multimodal_coords
 from ..multimodal.rules import find_rule
-from ..values import check_arguments
-from .blocks import LAYER_NORM, Block, no_weight_decay_names
+from .blocks import LAYER_NORM, check_blocks, make_blocks, no_weight_decay_names
 from .mixed import CONTENTS, MixedRows, kind_of
 from .stack import StackEncodings
 
@@ -98,7 +96,7 @@ class MultimodalTransformer(nn.Module):
     ):
         super().__init__()
         options = {"norm_layer": norm_layer, **(block or {})}
-        check_arguments("block", partial(Block, dim, num_heads), options)
+        check_blocks(dim, depth, num_heads, drop_path, options)
         self.rule, self.rule_options = _read_rule(rule)
         self.num_tokens, self.two_way = num_tokens, two_way
         self.embed = nn.Embedding(num_tokens, dim)
@@ -115,8 +113,7 @@ class MultimodalTransformer(nn.Module):
             bias=bias,
             scale=scale,
         )
-        rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
-        self.blocks = nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
+        self.blocks = make_blocks(dim, depth, num_heads, drop_path, options)
         self.norm = norm_layer(dim)
         self.head = nn.Linear(dim, num_tokens, bias=False)
         self.head.weight = self.embed.weight

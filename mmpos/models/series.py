@@ -13,7 +13,7 @@ from ..coords import padded_coords
 from ..factory import Slot
 from ..masks import padding
 from ..values import check_arguments
-from .blocks import Block, no_weight_decay_names
+from .blocks import check_blocks, make_blocks, no_weight_decay_names
 from .stack import StackEncodings
 from .times import TokenTimes
 
@@ -228,7 +228,7 @@ def _stack(
 ) -> tuple[TokenTimes, StackEncodings, nn.ModuleList]:
     """What both models have: coordinates of the slots, encodings and blocks."""
     options = dict(block or {})
-    check_arguments("block", partial(Block, dim, num_heads), options)
+    check_blocks(dim, depth, num_heads, drop_path, options)
     check_arguments("times", TokenTimes, times or {})
     encodings = StackEncodings(
         depth,
@@ -238,8 +238,7 @@ def _stack(
         head_dim=options.get("head_dim"),
         **slots,
     )
-    rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
-    blocks = nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
+    blocks = make_blocks(dim, depth, num_heads, drop_path, options)
     return TokenTimes(**times or {}), encodings, blocks
 
 

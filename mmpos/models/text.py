@@ -1,7 +1,6 @@
 """A transformer for sequences of tokens, which predicts the next one or classifies rows."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +11,7 @@ from ..coords import padded_coords
 from ..encodings import HeadScale, LogScale
 from ..factory import Slot
 from ..masks import AttentionMask, causal, documents, padding, window
-from ..values import check_arguments
-from .blocks import LAYER_NORM, Block, no_weight_decay_names, share_weights
+from .blocks import LAYER_NORM, check_blocks, check_sizes, make_blocks, no_weight_decay_names, share_weights
 from .cache import Cache
 from .stack import SCALINGS, StackEncodings
 
@@ -83,7 +81,8 @@ class TextTransformer(nn.Module):
     ):
         super().__init__()
         options = {"norm_layer": norm_layer, **(block or {})}
-        check_arguments("block", partial(Block, dim, num_heads), options)
+        check_blocks(dim, depth, num_heads, drop_path, options)
+        check_sizes(1, num_tokens=num_tokens)
         pattern = [dict(entry) for entry in layers or [{}]]
         for name in (name for entry in pattern for name in entry):
             if name not in LAYER_OPTIONS:
@@ -105,8 +104,7 @@ class TextTransformer(nn.Module):
             scale=scale,
             layers=[{name: slot for name, slot in entry.items() if name != "window"} for entry in pattern],
         )
-        rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
-        self.blocks = nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
+        self.blocks = make_blocks(dim, depth, num_heads, drop_path, options)
         self.norm = norm_layer(dim)
         self.head = nn.Linear(dim, num_tokens if num_classes is None else num_classes, bias=num_classes is not None)
         if num_classes is None:

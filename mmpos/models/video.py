@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,7 +15,7 @@ from ..coords import sequence_coords, video_coords
 from ..factory import Slot
 from ..transforms import rescale
 from ..values import check_arguments
-from .blocks import LAYER_NORM, Block, no_weight_decay_names, share_weights
+from .blocks import LAYER_NORM, check_blocks, check_sizes, make_blocks, no_weight_decay_names, share_weights
 from .grid import GridPositions, check_kept
 from .image import Extension
 from .stack import SCALINGS, AdditiveTo, StackEncodings
@@ -108,11 +107,15 @@ class VideoTransformer(nn.Module):
         if not isinstance(positions, GridPositions):
             check_arguments("positions", GridPositions, positions or {})
             positions = GridPositions(**positions or {})
-        check_arguments("block", partial(Block, dim, num_heads), block or {})
+        check_blocks(dim, depth, num_heads, drop_path, block or {})
+        check_sizes(1, in_chans=in_chans)
+        check_sizes(0, num_classes=num_classes)
         self.tubelet_size = _sides("tubelet_size", tubelet_size)
+        if isinstance(fps, Tensor):
+            raise TypeError(f"fps must be one number, got a tensor of shape {tuple(fps.shape)}")
         self.in_chans, self.fps, self.time, self.attention = in_chans, float(check_rate(fps)), time, attention
         self.positions, self.trained_frames = positions, None
-        self.grid = self._count_tubelets("clip_size", *_sides("clip_size", clip_size))
+        self.grid = self.made_for = self._count_tubelets("clip_size", *_sides("clip_size", clip_size))
         frames, height, width = self.tubelet_size
         self.tubelet_embed = nn.Linear(in_chans * frames * height * width, dim)
         options = {"norm_layer": norm_layer, **(block or {})}
@@ -129,8 +132,7 @@ class VideoTransformer(nn.Module):
             scale=scale,
             additive_to=additive_to,
         )
-        rates = [drop_path * layer / max(depth - 1, 1) for layer in range(depth)]
-        self.blocks = nn.ModuleList(Block(dim, num_heads, **{"drop_path": rate, **options}) for rate in rates)
+        self.blocks = make_blocks(dim, depth, num_heads, drop_path, options)
         self.norm = norm_layer(dim)
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
 
@@ -151,7 +153,7 @@ class VideoTransformer(nn.Module):
             clip_size: (frames, height, width), a multiple of the tubelet size.
             how: What becomes of coordinates: "extend" counts on, "rescale" maps them to the range of the grid that the
                 model was made for. The others count on and scale the rotary encoding, on each axis by the ratio of the
-                new to the old side: `PositionInterpolation`, `NTK` or `YaRN`.
+                new side to that which the model was made for: `PositionInterpolation`, `NTK` or `YaRN`.
             axes: Axes that ``how`` is for; the others count on.
 
         Raises:
@@ -167,11 +169,12 @@ class VideoTransformer(nn.Module):
         model.encodings.resize(*grid)
         if how == "rescale":
             if axes != "space":
-                model.trained_frames = self.grid[0]
+                model.trained_frames = self.made_for[0]
             if axes != "time":
-                model.positions = replace(model.positions, trained=self.grid[1:])
+                model.positions = replace(model.positions, trained=self.made_for[1:])
         elif how != "extend":
-            old = (self.grid[0] if axes != "space" else grid[0], *(self.grid[1:] if axes != "time" else grid[1:]))
+            frames, *sides = self.made_for
+            old = (frames if axes != "space" else grid[0], *(sides if axes != "time" else grid[1:]))
             model.encodings.extend(how, old, grid)
         model.grid = grid
         return model
@@ -205,6 +208,8 @@ class VideoTransformer(nn.Module):
             raise ValueError(
                 f"clips must be (b, {self.in_chans}, frames, height, width), got shape {tuple(clips.shape)}"
             )
+        if not clips.is_floating_point():
+            raise TypeError(f"clips must be floating point, got {clips.dtype}")
         grid = self._count_tubelets("the clip size", *clips.shape[2:])
         times = self._times(grid[0], len(clips), fps, clips.device)
         places = self.positions.coords(*grid[1:], training=self.training, device=clips.device)
@@ -309,6 +314,7 @@ def _product(times: Shaped[Tensor, "*batch t 1"], places: Shaped[Tensor, "s 2"])
 
 def _sides(name: str, size: Sequence[int]) -> tuple[int, int, int]:
     sides = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else ()
-    if len(sides) != 3 or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides):
+    if len(sides) != 3 or any(isinstance(side, bool) or not isinstance(side, Integral) or side < 1 for side in sides):
         raise ValueError(f"{name} must be three positive integers (frames, height, width), got {size!r}")
-    return sides
+    frames, height, width = map(int, sides)
+    return frames, height, width

@@ -77,4 +77,14 @@ def seconds_of(segment: Video | Audio | Series) -> Tensor:
     if isinstance(segment, Series):
         return segment.seconds
     count = segment.frames if isinstance(segment, Video) else segment.length
-    return torch.arange(count, dtype=torch.float64) / rate_of(segment)
+    seconds = torch.arange(count, dtype=torch.float64) / rate_of(segment)
+    if not seconds.isfinite().all():
+        raise ValueError(f"{segment!r} lasts longer than float64 can say")
+    return seconds
+
+
+def whole(times: Shaped[Tensor, " n"], segment: Video | Audio) -> Int[Tensor, " n"]:
+    """Times from 0 rounded down to integers, which have room for them."""
+    if not (times < 2**53).all():  # NaN, of 0 times infinity, is none either
+        raise ValueError(f"{segment!r} lasts longer than positions can count")
+    return times.floor().long()

@@ -1,6 +1,8 @@
 """Rows of segments as one batch of coordinates."""
 
+import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -21,7 +23,9 @@ class MultimodalCoords(NamedTuple):
         coords: Coordinates (t, y, x): int64 where the rule counts and float64 where it measures; pads have 0.
         mask: True where a token is real. Of packed rows the row that each token is from, for `masks.documents`.
         next_position: The position at which each row goes on, on the three axes, as generation needs it; of the dtype
-            of ``coords``. A rule of integers goes on after the largest coordinate of the row, as released models do.
+            of ``coords``. A rule of integers goes on after the largest coordinate of the row, as `get_rope_index` of
+            transformers says; its `generate` goes on after the last token, ``coords[:, -1] + 1`` with pads on the left,
+            which is less behind a video that lasts longer than the text after it.
 
     Example:
         >>> _, mask, next_position = multimodal_coords([[Text(2), Image(2, 3)], [Text(1)]], "qwen2_vl")
@@ -63,8 +67,8 @@ def multimodal_coords(
 
     Raises:
         ValueError: If the rule or the padding is unknown, or a segment or an option is not what the rule can place.
-        TypeError: If rows are not lists of segments, the rule has no such option, or a rule of the user's own does not
-            give a position for each token.
+        TypeError: If rows are not lists of segments, ``packed`` is not boolean, the rule has no such option, or a rule
+            of the user's own does not give a position for each token.
 
     Example:
         >>> rows = [[Text(2), Image(2, 3), Text(1)], [Video(2, 1, 2, fps=1.0)]]
@@ -81,10 +85,13 @@ def multimodal_coords(
         (tensor([False, False, False, False, False,  True,  True,  True,  True]), tensor([6, 2]))
     """
     check_name("padding", padding, ("right", "left"))
+    if not isinstance(packed, bool):
+        raise TypeError(f"packed must be True or False, got {packed!r}")
     _check_rows(rows)
     place = find_rule(rule, options)
     device = torch.get_default_device() if device is None else device
-    with torch.device("cpu"):  # many small steps whose results are looked at
+    on_cpu = torch.get_default_device().type == "cpu"
+    with nullcontext() if on_cpu else torch.device("cpu"):  # many small steps whose results are looked at
         # A token of text tells the dtype of the rule, for rows in which it places nothing.
         dtype = _read_placement(place(Text(1), 0), Text(1)).coords.dtype
         coords, mask, next_position = _join([_place_row(row, place) for row in rows], dtype, padding, packed)
@@ -111,6 +118,8 @@ def _join(
 
 
 def _check_rows(rows: Sequence[Sequence[Segment | Bare]]) -> None:
+    if not isinstance(rows, Sequence) or isinstance(rows, str):  # an iterator would be used up by this look at it
+        raise TypeError(f"rows must be a list of lists of segments, got {rows!r}")
     for number, row in enumerate(rows):
         if not isinstance(row, Sequence) or isinstance(row, str):
             raise TypeError(f"rows must be a list of lists of segments, got {row!r} at rows[{number}]")
@@ -138,12 +147,18 @@ def _place_row(row: Sequence[Segment | Bare], place: Rule) -> tuple[Shaped[Tenso
 
 
 def _read_placement(result: Placement | tuple[Tensor, float], segment: Segment) -> Placement:
+    if not isinstance(result, tuple) or len(result) < 2:
+        raise TypeError(f"a rule must give coordinates and the next position of {segment!r}, got {result!r}")
     placed = result if isinstance(result, Placement) else Placement(result[0], result[1])
-    coords = placed.coords
+    coords, order = placed.coords, placed.order
     dtypes = (torch.int64, torch.float32, torch.float64)
     if not isinstance(coords, Tensor) or coords.shape != (segment.size, 3) or coords.dtype not in dtypes:
         got = f"{coords.dtype} {tuple(coords.shape)}" if isinstance(coords, Tensor) else repr(coords)
         raise TypeError(f"a rule must place {segment!r} at int64 or float64 ({segment.size}, 3), got {got}")
     if not isinstance(placed.next_position, Real):
         raise TypeError(f"a rule must give the next position as a number, got {placed.next_position!r}")
+    if not math.isfinite(placed.next_position):
+        raise ValueError(f"a rule must give a finite next position, got {placed.next_position} behind {segment!r}")
+    if order is not None and not torch.equal(torch.as_tensor(order).sort().values, torch.arange(segment.size)):
+        raise ValueError(f"a rule must order each token of {segment!r} once, got {order!r}")
     return placed

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..calendar.elapsed import time_coords
 from ..calendar.timestamps import read_timestamps
-from .checks import check_rate, check_sizes, read_keep
+from .checks import check_rate, read_keep, read_sizes
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Text:
 
     Raises:
         ValueError: If ``length`` is less than 1.
-        TypeError: If it is not an integer.
+        TypeError: If it is not an integer, or ``shared`` not boolean.
 
     Example:
         >>> multimodal_coords([[Text(2), Text(2, shared=True), Text(1)]], "sequential").coords[0, :, 0]
@@ -34,7 +34,9 @@ class Text:
     shared: bool = False
 
     def __post_init__(self):
-        check_sizes(self, {"length": self.length})
+        read_sizes(self, "length")
+        if not isinstance(self.shared, bool):
+            raise TypeError(f"shared of Text must be True or False, got {self.shared!r}")
 
     @property
     def size(self) -> int:
@@ -62,7 +64,7 @@ class Bare:
     length: int
 
     def __post_init__(self):
-        check_sizes(self, {"length": self.length})
+        read_sizes(self, "length")
 
     @property
     def size(self) -> int:
@@ -97,7 +99,7 @@ class Image:
     keep: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        check_sizes(self, {"height": self.height, "width": self.width})
+        read_sizes(self, "height", "width")
         read_keep(self, (self.height, self.width))
 
     @property
@@ -134,7 +136,7 @@ class Video:
     keep: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        check_sizes(self, {"frames": self.frames, "height": self.height, "width": self.width})
+        read_sizes(self, "frames", "height", "width")
         check_rate("Video", "fps", self.fps)
         read_keep(self, (self.frames, self.height, self.width))
 
@@ -186,7 +188,7 @@ class Audio:
     keep: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        check_sizes(self, {"length": self.length})
+        read_sizes(self, "length")
         check_rate("Audio", "rate", self.rate)
         read_keep(self, (self.length,))
 

@@ -94,6 +94,8 @@ class LengthEvaluation(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuses what cannot be evaluated, before any training."""
+        if stage == "predict":
+            return
         if not isinstance(getattr(pl_module, "network", None), TextTransformer):
             raise TypeError(f"{type(pl_module).__name__} has no TextTransformer to evaluate at other lengths")
         data = getattr(trainer, "datamodule", None)

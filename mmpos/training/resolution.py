@@ -72,6 +72,8 @@ class ResolutionEvaluation(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuses what cannot be evaluated, before any training."""
+        if stage == "predict":
+            return
         network = getattr(pl_module, "network", None)
         if not isinstance(network, VisionTransformer):
             raise TypeError(f"{type(pl_module).__name__} has no VisionTransformer to evaluate at other sizes")

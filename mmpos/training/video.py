@@ -1,5 +1,6 @@
 """Training of video classifiers, and what becomes of them on clips of other forms."""
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..data.moving import ClipForm, check_form
+from ..data.video import VideoFolder
 from ..models import VideoTransformer
 from ..models.image import Extension
 from ..models.stack import AdditiveTo
 from ..models.video import Attention, Rate
 from .classify import Batch, Classifier
+from .predictions import PredictionTable
 from .report import items, print_accuracies, run_folder, show_path, write_rows
 
 Coordinates = Literal["index", "time", "space", "time and space"]
@@ -117,6 +120,20 @@ class VideoClassifier(Classifier):
         """Logits of the classes for the clips of a batch at their rate."""
         return self(batch[0], batch[2])
 
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """The loss that is minimised: 0 of a batch without a clip that can be decoded."""
+        return super().training_step(batch, batch_idx) if len(batch[1]) else self.classify(batch).sum()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Logs ``val_loss``, ``val_accuracy`` and ``val_score``, if there is a clip."""
+        if len(batch[1]):
+            super().validation_step(batch, batch_idx)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Logs ``test_loss`` and ``test_accuracy``, if there is a clip."""
+        if len(batch[1]):
+            super().test_step(batch, batch_idx)
+
 
 @runtime_checkable
 class ClipData(Protocol):
@@ -135,7 +152,10 @@ class ClipData(Protocol):
 
 
 class Result(NamedTuple):
-    """Accuracy on clips of a form with coordinates of some kind; None where a model has no such coordinates."""
+    """Accuracy on clips of a form with coordinates of some kind.
+
+    None where a model has no such coordinates, or no clip is long enough.
+    """
 
     form: str
     coordinates: str
@@ -153,7 +173,8 @@ class ClipEvaluation(Callback):
 
     Args:
         forms: Forms such as ``"16x24@16"``, 16 frames of side 24 at 16 frames per second; or as one text,
-            ``"8x24@8, 16x24@16"``. "shuffled" is the form of the training with the frames in an order of chance.
+            ``"8x24@8, 16x24@16"``; a frame that is no square has two sides, ``"8x24x32@8"``. "shuffled" is the form of
+            the training with the frames in an order of chance.
         coordinates: Kinds of coordinates; or as one text.
         how: What scales space, see `VideoTransformer.at_size`.
         limit: Most clips, spread over the classes.
@@ -181,6 +202,8 @@ class ClipEvaluation(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuses what cannot be evaluated, before any training."""
+        if stage == "predict":
+            return
         network = getattr(pl_module, "network", None)
         if not isinstance(network, VideoTransformer):
             raise TypeError(f"{type(pl_module).__name__} has no VideoTransformer to evaluate on clips of other forms")
@@ -189,7 +212,7 @@ class ClipEvaluation(Callback):
             raise TypeError(f"{type(data).__name__} has no evaluation_loader, which gives clips of other forms")
         for form in self.forms.values():
             if form is not None:
-                network.at_size((form.frames, form.size, form.size))
+                network.at_size(form.clip_size)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prints and saves the table."""
@@ -209,7 +232,10 @@ class ClipEvaluation(Callback):
             size = form or data.form
             networks = {kind: self._resized(pl_module, size, kind) for kind in self.coordinates}
             right, seen = dict.fromkeys(self.coordinates, 0), 0
-            for clips, labels, fps, *_ in data.evaluation_loader(part, form, shuffled=form is None, limit=self.limit):
+            for batch in data.evaluation_loader(part, form, shuffled=form is None, limit=self.limit):
+                clips, labels, fps, *rest = batch
+                for error in rest[0].values() if rest else ():
+                    logging.getLogger(__name__).warning(f"left out of {name}: {error}")
                 clips, labels = clips.to(pl_module.device), labels.to(pl_module.device)
                 seen += len(labels)
                 for kind, network in networks.items():
@@ -218,7 +244,7 @@ class ClipEvaluation(Callback):
                             logits = network(clips, fps if kind.startswith("time") else None)
                             right[kind] += int((logits.argmax(-1) == labels).sum())
             results += [
-                Result(name, kind, None if network is None else right[kind] / seen, seen)
+                Result(name, kind, None if network is None or not seen else right[kind] / seen, seen)
                 for kind, network in networks.items()
             ]
         return results
@@ -226,16 +252,15 @@ class ClipEvaluation(Callback):
     def _resized(self, pl_module: LightningModule, form: ClipForm, kind: str) -> VideoTransformer | None:
         """The network for clips of a form, or None where its space cannot be scaled so."""
         network: VideoTransformer = pl_module.network  # pyright: ignore[reportAssignmentType]
-        size = (form.frames, form.size, form.size)
         try:
             how = self.how if kind.endswith("space") else "extend"
-            return network.at_size(size, how, axes="space").eval()  # pyright: ignore[reportArgumentType]
+            return network.at_size(form.clip_size, how, axes="space").eval()  # pyright: ignore[reportArgumentType]
         except ValueError:  # the size itself was tried before
             return None
 
 
 def parse_form(text: str) -> ClipForm:
-    """The form that ``frames x side @ frames per second`` says.
+    """The form that ``frames x side @ frames per second`` says, or with height and width for the side.
 
     Raises:
         ValueError: If the text is not of this kind, or a number not positive.
@@ -243,10 +268,25 @@ def parse_form(text: str) -> ClipForm:
     Example:
         >>> parse_form("16x24@12.5")
         ClipForm(frames=16, size=24, fps=12.5)
+        >>> parse_form("16x24x32@8").clip_size
+        (16, 24, 32)
     """
-    match = re.fullmatch(r"(\d+)x(\d+)@(\d+(?:\.\d+)?)", text.replace(" ", ""))
+    match = re.fullmatch(r"(\d+)x(\d+)(?:x(\d+))?@(\d+(?:\.\d+)?)", text.replace(" ", ""))
     if match is None:
         raise ValueError(
             f"forms has {text!r}; a form is frames x side @ frames per second, such as 16x24@8, or shuffled"
         )
-    return check_form(ClipForm(int(match[1]), int(match[2]), float(match[3])))
+    size = int(match[2]) if match[3] is None else (int(match[2]), int(match[3]))
+    return check_form(ClipForm(int(match[1]), size, float(match[4])))
+
+
+def predict_clips(
+    trainer: Any, data: VideoFolder, names: Sequence[str], path: Path, *, model: LightningModule, **kwargs: Any
+) -> tuple[PredictionTable, int]:
+    """Writes the table of the clips that are named or lie in folders, and says how many these are."""
+    frames, *size = data.clip_size or model.hparams["clip_size"]
+    form = ClipForm(frames, (size[0], size[1]), data.fps or model.hparams["fps"])
+    loader, table = data.file_loader(names, form, model.hparams["in_chans"]), PredictionTable(path)
+    trainer.callbacks.append(table)
+    trainer.predict(model, dataloaders=loader, return_predictions=False, **kwargs)
+    return table, table.written + table.skipped

@@ -88,6 +88,8 @@ def test_a_tone_is_in_its_band_whatever_the_rate():
     [
         ({"bands": 0}, r"bands \(0\), bins \(257\) and rate \(16000\) must be"),
         ({"hop": 0.0}, "hop must be positive and finite, got 0.0"),
+        ({"hop": math.inf}, "hop must be positive and finite, got inf"),
+        ({"high": math.inf}, r"low \(20\) must be at least 0 and below high \(inf\)"),
         ({"window": math.inf}, "window must be positive and finite, got inf"),
         ({"low": 500.0, "high": 400.0}, r"low \(500\) must be at least 0 and below high \(400\)"),
     ],
@@ -95,14 +97,27 @@ def test_a_tone_is_in_its_band_whatever_the_rate():
 def test_numbers_out_of_range(arguments, message):
     with pytest.raises(ValueError, match=message):
         log_mel(torch.zeros(1000), 16000, **arguments)
-    if "window" not in arguments:
-        with pytest.raises(ValueError, match=message.split(",")[0].split(" must")[0].split(" and")[0]):
-            AudioFolder(**arguments)
+    with pytest.raises(ValueError, match=message.split(",")[0].split(" must")[0].split(" and")[0]):
+        AudioFolder(**arguments)
+    for seconds in (0.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match=r"seconds \(.*\) must be positive and finite"):
+            AudioFolder(seconds=seconds)
 
 
 def test_no_samples():
     with pytest.raises(ValueError, match=r"wave must be samples \(n,\), got shape \(0,\)"):
         log_mel(torch.zeros(0), 8000)
+    with pytest.raises(TypeError, match=r"wave must be floating point, from -1 to 1, got torch\.int16"):
+        log_mel(torch.zeros(100).short(), 8000)
+
+
+def test_samples_of_any_width_on_any_device_and_under_autocast():
+    wave = torch.sin(torch.arange(4000.0))
+    want = log_mel(wave, 8000)[0]
+    torch.testing.assert_close(log_mel(wave.double(), 8000)[0], want)
+    assert log_mel(wave.to("meta"), 8000)[0].shape == want.shape
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(log_mel(wave, 8000)[0], want)
 
 
 @pytest.fixture
@@ -187,6 +202,26 @@ def test_bad_files_are_named_counted_and_left_out(root, caplog):
     assert "3 of 27 sound files are left out" in caplog.text
     assert all(name in caplog.text for name in ("text.wav", "empty.flac", "cut.flac"))
     assert sum(len(sounds) for sounds in data.parts.values()) == 24
+
+
+def test_a_sound_of_one_frame_has_its_token_where_others_have_their_first(root, soundfile):
+    write(soundfile, root / "low" / "short.wav", 300, 0.002)
+    data = folder(root)
+    data.setup()
+    parts = data.parts.values()
+    seconds = [second for sounds in parts for second in sounds.seconds]
+    (short,) = [second for second in seconds if len(second) == 1]
+    assert short.item() == pytest.approx(1.5 * 0.01)
+    assert all(second[0].item() == pytest.approx(1.5 * 0.01, abs=1e-4) for second in seconds)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_files_to_set_some_aside(tmp_path, soundfile, count):
+    for number in range(count):
+        write(soundfile, tmp_path / "low" / f"{number}.wav", 300)
+    part = "test" if count == 1 else "val"
+    with pytest.raises(ValueError, match=f"has too few sound files to set some aside for {part}"):
+        folder(tmp_path).setup()
 
 
 def test_folders_that_cannot_be_used(tmp_path, root):

@@ -1,5 +1,6 @@
 """Clips from folders: frames by time from real H.264, whatever the rate of the file, and files that cannot be read."""
 
+import csv
 import importlib.util
 import logging
 from pathlib import Path
@@ -13,7 +14,9 @@ from lightning.pytorch import Trainer  # noqa: E402
 
 from mmpos.data import VideoFolder  # noqa: E402
 from mmpos.data.clips import Sampling, check_clip, read_clip  # noqa: E402
-from mmpos.training import VideoClassifier  # noqa: E402
+from mmpos.data.moving import ClipForm  # noqa: E402
+from mmpos.training import ClipEvaluation, VideoClassifier  # noqa: E402
+from mmpos.training.video import predict_clips  # noqa: E402
 
 # The first two are raised where Lightning meets PyTorch, the others are advice.
 pytestmark = [
@@ -150,11 +153,15 @@ def colours(tmp_path):
     return tmp_path
 
 
-def fit(data, tmp_path):
-    trainer = Trainer(
+def make_trainer(tmp_path, *callbacks):
+    return Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=tmp_path,
+        enable_model_summary=False, default_root_dir=tmp_path, callbacks=list(callbacks),
     )  # fmt: skip
+
+
+def fit(data, tmp_path):
+    trainer = make_trainer(tmp_path)
     model = VideoClassifier(**MODEL)
     trainer.fit(model, datamodule=data)
     return trainer, model
@@ -171,8 +178,9 @@ def test_clips_come_as_the_model_expects_them_and_broken_ones_are_named_counted_
     assert caplog.text.count("broken.mp4 cannot be decoded") == 1
     assert caplog.text.count("of 9 clips below") == 1
     assert f"1 of 9 clips below {colours} were skipped: {colours}/train/red/broken.mp4" in caplog.text
-    clips, labels, fps, errors = next(iter(data.test_dataloader()))
+    clips, labels, fps, errors, paths = next(iter(data.test_dataloader()))
     assert (clips.shape, labels.tolist(), fps, errors) == ((2, 3, 4, 16, 24), [0, 1], 5.0, {})
+    assert paths == [colours / "val/blue/a.mp4", colours / "val/red/a.mp4"]
     mean, std = torch.tensor(data.look.mean), torch.tensor(data.look.std)
     for clip, colour in zip(clips, (BLUE, RED), strict=True):
         seen = (clip.movedim(0, -1) * std + mean) * 255
@@ -192,10 +200,95 @@ def test_a_clip_that_breaks_off_is_skipped_where_it_is_decoded(colours, caplog):
     assert len(data.on_before_batch_transfer(batches[0]._replace(errors=errors), 0)) == 3
     data.teardown("fit")
     assert "2 of 9 clips" in caplog.text
+
+
+def test_a_batch_without_a_clip_goes_by_and_a_part_without_one_ends_the_run(colours, caplog):
+    """With batches of one clip, each that breaks off is a batch of none."""
+    data = VideoFolder(str(colours), batch_size=1)
+    trainer, model = fit(data, colours)
+    broken = [data.parts["train"].paths[0], data.parts["test"].paths[0]]
+    for path in broken:
+        path.write_bytes(b"gone since")
+    empty = next(batch for batch in data.train_dataloader() if not batch.paths)
+    assert (empty.clips.shape, list(empty.errors)) == ((0, 3, 4, 16, 24), broken[:1])
+    loss = model.training_step(empty, 0)
+    loss.backward()
+    assert loss == 0
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    fit(data, colours)
+    metrics = trainer.test(model, datamodule=data, verbose=False)[0]
+    assert set(metrics) == {"test_loss", "test_accuracy"}
+    assert all(value == value for value in metrics.values())
+    assert all(caplog.text.count(f"{path} cannot be decoded") == 1 for path in broken)
     for path in data.parts["test"].paths:
         path.write_bytes(b"gone since")
-    with pytest.raises(OSError, match=r"no clip of a batch of 2 can be decoded: .*a\.mp4 cannot be decoded"):
-        next(iter(data.test_dataloader()))
+    with pytest.raises(OSError, match=r"none of the 2 clips of test can be decoded; the last: .*red/a\.mp4 cannot be"):
+        trainer.test(model, datamodule=data, verbose=False)
+
+
+def test_the_same_clips_come_in_other_forms(colours):
+    data = VideoFolder(str(colours), clip_size=(4, 16, 24), fps=5.0)
+    data.setup()
+    assert data.form == ClipForm(4, (16, 24), 5.0)
+    (batch,) = data.evaluation_loader("test", ClipForm(6, (24, 8), 8.0))
+    assert (batch.clips.shape, batch.fps, batch.errors) == ((2, 3, 6, 24, 8), 8.0, {})
+    (limited,) = data.evaluation_loader("test", limit=1)
+    assert limited.clips.shape == (1, 3, 4, 16, 24)
+    (long,) = data.evaluation_loader("test", ClipForm(8, 16, 2.0))
+    assert (long.clips.shape, long.paths) == ((0, 3, 8, 16, 16), [])
+    assert len(long.errors) == 2
+    assert all("and 8 frames at 2 per second take 3.5 s" in error for error in long.errors.values())
+    write_clip(colours / "val/blue/a.mp4", 12, 1.2)  # one in which something moves
+    (plain,), (shuffled,), (again,) = (data.evaluation_loader("test", shuffled=flag) for flag in (False, True, True))
+    assert torch.equal(shuffled.clips, again.clips)
+    assert not torch.equal(shuffled.clips[0], plain.clips[0])
+    assert {tuple(frame.flatten().tolist()) for frame in shuffled.clips[0].unbind(1)} == {
+        tuple(frame.flatten().tolist()) for frame in plain.clips[0].unbind(1)
+    }
+
+
+def test_a_test_ends_with_the_accuracy_on_other_frame_counts_sides_and_rates(colours, caplog):
+    data, model = VideoFolder(str(colours)), VideoClassifier(**MODEL)
+    evaluation = ClipEvaluation("4x16x24@5, 8x32x24@10, 8x16@2, shuffled")
+    trainer = make_trainer(colours, evaluation)
+    trainer.test(model, datamodule=data, verbose=False)
+    with (colours / "clips.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    forms = [form for form in ("4x16x24@5", "8x32x24@10", "shuffled") for _ in range(4)]
+    assert [(row["form"], row["clips"]) for row in rows] == [(form, "2") for form in forms]
+    assert "left out of 8x16@2: " in caplog.text
+    (batch,) = data.evaluation_loader("test", ClipForm(8, (32, 24), 10.0))
+    network = model.network.at_size((8, 32, 24), "rescale", axes="space").eval()
+    want = (network(batch.clips, 10.0).argmax(-1) == batch.labels).float().mean().item()
+    assert float(rows[7]["accuracy"]) == want
+
+
+def test_clips_of_ones_own_are_classified_into_a_table(colours, capsys):
+    data, model = VideoFolder(str(colours), batch_size=2), VideoClassifier(**MODEL)
+    one, folder = colours / "val/red/a.mp4", colours / "train/red"
+    trainer = make_trainer(colours, ClipEvaluation("4x16x24@5"))  # of the run's config; it has nothing to do here
+    table, count = predict_clips(trainer, data, [str(one), str(folder)], colours / "out/table.csv", model=model)
+    assert (table.written, table.skipped, count) == (4, 1, 5)
+    assert f"skipped: {folder / 'broken.mp4'} cannot be decoded" in capsys.readouterr().err
+    with (colours / "out/table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows] == [str(path) for path in (one, *(folder / f"{n}.mp4" for n in range(3)))]
+    alone = VideoFolder(str(colours), clip_size=(4, 16, 24), fps=5.0)
+    alone.setup()
+    clip = next(iter(alone.test_dataloader())).clips[1:]
+    shares = model.eval()(clip, 5.0).softmax(-1)[0]
+    assert [float(rows[0][name]) for name in "01"] == pytest.approx(shares.tolist(), abs=1e-5)
+    for names, message in ([[colours / "gone.mp4"], "which does not exist"], [[colours / "out"], "without clips"]):
+        with pytest.raises(FileNotFoundError, match=message):
+            predict_clips(make_trainer(colours), data, names, colours / "t.csv", model=model)
+
+
+def test_a_class_of_which_no_clip_can_be_read_is_named(colours, caplog):
+    for path in (colours / "train/red").iterdir():
+        path.write_bytes(b"not a clip")
+    with pytest.raises(OSError, match="train has no clip of red that can be read; see the warnings"):
+        VideoFolder(str(colours), clip_size=(4, 16, 24), fps=5.0).setup()
+    assert caplog.text.count("cannot be decoded") == 4
 
 
 def test_folders_that_do_not_fit_are_refused(tmp_path):

@@ -137,3 +137,35 @@ def test_sizes_that_do_not_fit_are_refused(sizes, message):
 def test_images_that_do_not_fit_are_refused(shape, message):
     with pytest.raises(ValueError, match=message):
         VisionTransformer(**SMALL)(torch.randn(shape))
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"dim": 0}, ValueError, r"dim \(0\) must be at least 1"),
+        ({"dim": 64.0}, TypeError, "dim must be an integer, got 64.0"),
+        ({"depth": -1}, ValueError, r"depth \(-1\) must be at least 0"),
+        ({"num_heads": 0}, ValueError, r"num_heads \(0\) must be at least 1"),
+        ({"drop_path": 1.0}, ValueError, "drop_path must be at least 0 and less than 1, got 1.0"),
+        ({"in_chans": 0}, ValueError, r"in_chans \(0\) must be at least 1"),
+        ({"num_classes": -1}, ValueError, r"num_classes \(-1\) must be at least 0"),
+        ({"reg_tokens": -1}, ValueError, r"reg_tokens \(-1\) must be at least 0"),
+    ],
+)
+def test_sizes_that_are_none(options, error, message):
+    with pytest.raises(error, match=message):
+        VisionTransformer(**options)
+
+
+def test_a_model_needs_a_patch():
+    with pytest.raises(ValueError, match=r"keep must name at least one token of each sample, got shape \(2, 0\)"):
+        VisionTransformer()(torch.randn(2, 1, 8, 8), keep=torch.zeros(2, 0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("how", ["rescale", "interpolate", "yarn"])
+def test_another_size_after_another_is_that_size_at_once(how):
+    torch.manual_seed(0)
+    vit = VisionTransformer(rotary={"name": "RoPE", "axes": 2, "base": 100.0}).eval()
+    images = torch.randn(2, 1, 12, 20)
+    once, twice = vit.at_size((12, 20), how), vit.at_size(32, how).at_size((12, 20), how)
+    torch.testing.assert_close(twice(images), once(images), rtol=0, atol=0)

@@ -1,5 +1,6 @@
 """The video transformer: tubelets, times in a stated unit, joint and factorised attention, other sizes and rates."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -220,6 +221,13 @@ def test_what_does_not_decay_is_named_from_the_root():
         ({"clip_size": (12, 10)}, ValueError, r"clip_size must be three positive integers \(frames, height, width\)"),
         ({"clip_size": 8}, ValueError, r"clip_size must be three positive integers .* got 8"),
         ({"tubelet_size": (0, 4, 2)}, ValueError, r"tubelet_size must be three positive integers .* got \(0, 4, 2\)"),
+        ({"clip_size": (6, True, 10)}, ValueError, r"clip_size must be three positive integers .* got \(6, True, 10\)"),
+        ({"in_chans": 0}, ValueError, r"in_chans \(0\) must be at least 1"),
+        ({"dim": 0}, ValueError, r"dim \(0\) must be at least 1"),
+        ({"depth": -1}, ValueError, r"depth \(-1\) must be at least 0"),
+        ({"num_classes": -1}, ValueError, r"num_classes \(-1\) must be at least 0"),
+        ({"drop_path": 1.5}, ValueError, r"drop_path must be at least 0 and less than 1, got 1\.5"),
+        ({"fps": torch.ones(2)}, TypeError, r"fps must be one number, got a tensor of shape \(2,\)"),
         ({"fps": 0}, ValueError, "fps must be positive and finite, got 0"),
         ({"fps": "8"}, TypeError, "fps must be a number or a tensor, got '8'"),
         ({"time": "frames"}, ValueError, "time must be 'tubelets' or 'seconds', got 'frames'"),
@@ -255,6 +263,46 @@ def test_what_does_not_fit_is_refused(options, error, message):
 def test_clips_and_rates_that_do_not_fit_are_refused(shape, fps, error, message):
     with pytest.raises(error, match=message):
         make(**ROPE)(clips(*shape), fps)
+
+
+def test_clips_of_bytes_and_clips_of_which_nothing_is_kept_are_refused():
+    vit = make(**ROPE)
+    with pytest.raises(TypeError, match=r"clips must be floating point, got torch\.uint8"):
+        vit(clips().byte())
+    with pytest.raises(ValueError, match=r"keep must name at least one token of each sample, got shape \(4, 0\)"):
+        vit(clips(), keep=torch.zeros(4, 0).long())
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_sizes_of_numpy_and_clips_of_one_tubelet_or_none(attention):
+    vit = make(**ROPE, attention=attention, clip_size=tuple(np.array([6, 12, 10])))
+    assert vit.at_size(tuple(np.array([6, 16, 10]))).grid == (2, 4, 5)
+    assert vit(clips(2, 2, 3, 4, 2), torch.tensor([6.0, 7.5])).shape == (2, 7)
+    none = vit(clips(0, 2, 6, 12, 10), torch.zeros(0))
+    assert none.shape == (0, 7)
+    none.sum().backward()
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in vit.parameters())
+
+
+@pytest.mark.parametrize("how", ["rescale", "interpolate", "ntk", "yarn"])
+def test_a_model_at_another_size_goes_by_the_size_that_it_was_made_for(how):
+    vit, x = make(**ROPE), clips(2, 2, 18, 12, 20)
+    twice = vit.at_size((12, 12, 20), how).at_size((18, 12, 20), how)
+    torch.testing.assert_close(twice(x), vit.at_size((18, 12, 20), how)(x), rtol=1e-4, atol=1e-5)
+    there = vit.at_size((12, 24, 20), how).at_size((6, 12, 10), how)
+    assert torch.equal(there(x[:, :, :6, :, :10]), vit(x[:, :, :6, :, :10]))
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_compiled_autocast_and_meta(attention):
+    vit, x, fps = make(**ROPE, attention=attention, depth=1), clips(), torch.tensor([6.0, 29.97, 6.0, 2.5])
+    want = vit(x, fps)
+    torch.testing.assert_close(torch.compile(vit, backend="eager", fullgraph=True)(x, fps), want)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(vit(x, fps).float(), want, rtol=0, atol=0.05)
+    with torch.device("meta"):
+        meta = make(**ROPE, attention=attention)
+    assert meta(x.to("meta"), torch.ones(4, device="meta")).shape == (4, 7)
 
 
 def test_sizes_and_ways_that_do_not_fit_are_refused():

@@ -1,10 +1,14 @@
 """Rows as batches: padding, packing, positions to go on from, and rules of the user's own."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
 import mmpos
 from mmpos import Audio, Bare, Image, Series, Text, Together, Video, multimodal_coords
+from mmpos.multimodal import Placement
 from mmpos.multimodal.rules import RULES
 
 ROWS = [
@@ -119,10 +123,15 @@ def test_a_rule_of_ones_own(restored_rules):
         ((torch.zeros(4, 3, dtype=torch.bfloat16), 1), r"got torch\.bfloat16 \(4, 3\)"),
         (([0, 1, 2, 3], 1), r"got \[0, 1, 2, 3\]"),
         ((torch.zeros(4, 3), torch.ones(2)), "next position as a number, got tensor"),
+        (None, r"coordinates and the next position of Text\(length=4, shared=False\), got None"),
+        ((torch.zeros(4, 3),), "coordinates and the next position of Text"),
+        ((torch.zeros(4, 3), math.nan), "a finite next position, got nan behind Text"),
+        (Placement(torch.zeros(4, 3), 4, torch.arange(4) + 1), r"order each token of Text\(length=4, .* once, got ten"),
+        (Placement(torch.zeros(4, 3), 4, torch.arange(3)), r"order each token of Text\(length=4"),
     ],
 )
 def test_a_rule_that_does_not_fit(result, message):
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         multimodal_coords([[Text(4)]], lambda segment, _: result if segment.size == 4 else (torch.zeros(1, 3), 1))
 
 
@@ -138,6 +147,16 @@ def test_a_rule_that_does_not_fit(result, message):
         (lambda: Video(2, 3, 4, fps=0.0), ValueError, r"fps of Video must be positive and finite, got 0\.0"),
         (lambda: Video(2, 3, 4, fps="2"), TypeError, "fps of Video must be a number, got '2'"),
         (lambda: Audio(3, rate=-25.0), ValueError, r"rate of Audio must be positive and finite, got -25\.0"),
+        (lambda: Video(2, 3, 4, fps=True), TypeError, "fps of Video must be a number, got True"),
+        (lambda: Audio(3, rate=float("nan")), ValueError, "rate of Audio must be positive and finite, got nan"),
+        (lambda: Audio(3, rate=10**400), ValueError, "rate of Audio must be positive and finite, got 1000"),
+        (lambda: Text(3, shared="no"), TypeError, "shared of Text must be True or False, got 'no'"),
+        (lambda: Image(2, 3, keep="all"), TypeError, "keep of Image must be a boolean mask, got 'all'"),
+        (lambda: Audio(3, keep=[[True], [True, False]]), TypeError, r"keep of Audio must be a boolean mask, got \[\[T"),
+        (lambda: multimodal_coords(iter([[Text(2)]]), "aligned"), TypeError, "rows must be a list of lists .*iterator"),
+        (lambda: multimodal_coords(None, "aligned"), TypeError, "rows must be a list of lists of segments, got None"),
+        (lambda: multimodal_coords([[Text(2)]], "aligned", packed="no"), TypeError, "packed must be True or False"),
+        (lambda: mmpos.register_rule(3, halves), TypeError, "name of a rule must be text, got 3"),
         (lambda: Audio(3, rate=float("inf")), ValueError, "rate of Audio must be positive and finite, got inf"),
         (lambda: Audio(0, rate=1.0), ValueError, "length of Audio must be at least 1, got 0"),
         (lambda: Series([]), ValueError, r"timestamps of Series must be instants \(n,\), got shape \(0,\)"),
@@ -157,6 +176,20 @@ def test_a_rule_that_does_not_fit(result, message):
 def test_bad_input(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
+
+
+@pytest.mark.parametrize("rule", BUILT_IN)
+def test_sizes_and_rates_of_numpy_are_those_of_python(rule):
+    """Sizes of eight bits too, whose product has more."""
+    small, real = np.int8, np.float32
+    theirs = [
+        Text(np.uint8(200)), Text(np.uint8(200)), Image(small(12), small(13)), Bare(small(2)),
+        Video(small(9), small(11), small(12), fps=real(1.5)), Audio(np.int64(7), rate=np.float16(2.5)),
+    ]  # fmt: skip
+    ours = [Text(200), Text(200), Image(12, 13), Bare(2), Video(9, 11, 12, fps=1.5), Audio(7, rate=2.5)]
+    assert all(type(segment.size) is int for segment in theirs)
+    assert repr(theirs[2]) == repr(ours[2])
+    assert torch.equal(multimodal_coords([theirs], rule).coords, multimodal_coords([ours], rule).coords)
 
 
 def test_segments_are_not_changed():

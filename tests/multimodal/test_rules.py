@@ -228,6 +228,11 @@ ERRORS = [
     ("aligned", {}, [Audio(3)], ValueError, "rate must be given where a rule counts seconds"),
     ("qwen2_5_vl", {}, [Video(1, 2, 3)], ValueError, "fps must be given where a rule counts seconds"),
     ("qwen2_5_omni", {}, [Together(Video(4, 1, 1, fps=2.0), Audio(76, rate=25.0))], ValueError, "3.04 s"),
+    ("qwen2_5_omni", {"seconds_per_chunk": 0.03}, [Text(1)], ValueError, r"seconds_per_chunk \(0\.03\) must have room"),
+    ("qwen2_5_omni", {}, [Video(3, 1, 1, fps=1e-40)], ValueError, "fps=1e-40.* lasts longer than positions can count"),
+    ("qwen2_5_omni", {}, [Audio(3, rate=1e-40)], ValueError, "rate=1e-40.* lasts longer than positions can count"),
+    ("qwen2_5_vl", {}, [Video(3, 1, 1, fps=1e-20)], ValueError, "fps=1e-20.* lasts longer than positions can count"),
+    ("aligned", {}, [Audio(3, rate=5e-324)], ValueError, "lasts longer than float64 can say"),
     ("qwen2_5_omni", {}, [Together(Video(4, 1, 1, fps=2.0))], ValueError, "one Video and one Audio together"),
     ("qwen2_5_omni", {}, [Together(Audio(4, rate=1.0), Audio(4, rate=1.0))], ValueError, "one Video and one Audio"),
 ]

@@ -255,11 +255,8 @@ LOGITS = {
 }  # fmt: skip
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("rule", LOGITS)
-def test_logits(rule):
-    rows = LOGITS[rule]
-    inputs, model = Inputs(rows, "left"), model_of(rule)
+def arguments_of(rule, inputs):
+    """What the model is called with."""
     patches = {
         name: torch.randn(sum(t * h * w for t, h, w in grids), 3 * 2 * 4 * 4)
         for name, grids in (("pixel_values", inputs.images), ("pixel_values_videos", inputs.videos))
@@ -275,10 +272,63 @@ def test_logits(rule):
         arguments["mm_token_type_ids"] = inputs.types
     if rule == "qwen2_5_vl":
         arguments["second_per_grid_ts"] = torch.tensor(inputs.seconds)
+    return arguments
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize("rule", LOGITS)
+def test_logits(rule, padding):
+    rows = LOGITS[rule]
+    inputs, model = Inputs(rows, padding), model_of(rule)
+    arguments = arguments_of(rule, inputs)
     expected = model(**arguments).logits
-    coords, mask, _ = mmpos.multimodal_coords(rows, rule, padding="left")
+    coords, mask, _ = mmpos.multimodal_coords(rows, rule, padding=padding)
     model.model.language_model.rotary_emb = Ours(coords, interleaved=rule == "qwen3_vl")
     torch.testing.assert_close(model(**arguments).logits[mask], expected[mask], atol=1e-5, rtol=0)
-    other = mmpos.multimodal_coords(rows, "sequential", padding="left").coords
+    other = mmpos.multimodal_coords(rows, "sequential", padding=padding).coords
     model.model.language_model.rotary_emb = Ours(other, interleaved=rule == "qwen3_vl")
     assert (model(**arguments).logits - expected)[mask].abs().max() > 1e-4
+
+
+class OursInTurn(nn.Module):
+    """As `Ours`, with the coordinates of one call after the other."""
+
+    def __init__(self, coords, interleaved):
+        super().__init__()
+        self.calls = [Ours(each, interleaved) for each in coords]
+
+    def forward(self, x, position_ids):
+        return self.calls.pop(0)(x, position_ids)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rule", LOGITS)
+def test_logits_of_what_is_generated_from_a_cache(rule):
+    """Generated tokens go on from the last one.
+
+    That is ``next_position`` but behind a video that lasts longer than the text after it: there `get_rope_index` goes
+    on after its last frame, and `generate` after the text.
+    """
+    rows, inputs, model = LOGITS[rule], Inputs(LOGITS[rule], "left"), model_of(rule)
+    coords, _, next_position = mmpos.multimodal_coords(rows, rule, padding="left")
+
+    goes_on = coords[:, -1, 0] + 1
+    assert (next_position - goes_on).tolist() == [3 * (rule == "qwen2_5_vl"), 0]
+
+    def logits(shift=None):
+        if shift is not None:
+            places = [(goes_on + shift + step)[:, None, None].expand(-1, 1, 3) for step in range(3)]
+            model.model.language_model.rotary_emb = OursInTurn([coords, *places], rule == "qwen3_vl")
+        forced = {"max_new_tokens": 4, "do_sample": False, "suppress_tokens": list(range(10)), "min_new_tokens": 4}
+        out = model.generate(
+            **arguments_of(rule, inputs), **forced, output_logits=True, return_dict_in_generate=True
+        )  # fmt: skip
+        return torch.stack(out.logits)
+
+    torch.manual_seed(0)
+    expected = logits()
+    torch.manual_seed(0)  # the same pixels
+    torch.testing.assert_close(logits(shift=0), expected, atol=1e-5, rtol=0)
+    torch.manual_seed(0)
+    assert (logits(shift=1) - expected)[1:].abs().max() > 1e-4

@@ -76,11 +76,18 @@ def test_a_way_that_does_not_apply_has_no_number(tmp_path):
 
 def test_forms():
     assert parse_form("16 x 24 @ 12.5") == ClipForm(16, 24, 12.5)
-    for text in ("16x24", "16x24x24@8", "x24@8", "16x24@", "16x24@-8"):
+    for text in ("16x24", "16x24x24x24@8", "x24@8", "16x24@", "16x24@-8"):
         with pytest.raises(ValueError, match=f"forms has '{text}'; a form is frames x side @ frames per second"):
             parse_form(text)
+    assert parse_form("16x24x32@8").clip_size == (16, 24, 32)
     with pytest.raises(ValueError, match=r"fps \(0.0\) must be positive"):
         parse_form("16x24@0")
+    with pytest.raises(ValueError, match=r"size \(0\) must be positive"):
+        parse_form("16x24x0@8")
+    data = MovingDigits(**DATA)
+    data.setup()
+    with pytest.raises(ValueError, match=r"size \(24 x 32\) must be one side: moving digits are in a square"):
+        data.evaluation_loader("test", parse_form("4x24x32@8"))
 
 
 def test_what_cannot_be_evaluated_is_refused(tmp_path):

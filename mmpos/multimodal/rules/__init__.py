@@ -32,7 +32,7 @@ def register_rule(name: str, rule: Rule) -> None:
 
     Raises:
         ValueError: If the name is taken.
-        TypeError: If the rule is not callable.
+        TypeError: If the rule is not callable, or the name not text.
 
     Example:
         >>> def halves(segment, position, *, step=0.5):
@@ -41,6 +41,8 @@ def register_rule(name: str, rule: Rule) -> None:
         >>> multimodal_coords([[Text(2), Image(1, 2)]], halves).coords[0, :, 0]  # or by name, once it is registered
         tensor([0.0000, 0.5000, 1.0000, 1.5000], dtype=torch.float64)
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name of a rule must be text, got {name!r}")
     if name in RULES:
         raise ValueError(f"the rule name {name!r} is taken")
     if not callable(rule):

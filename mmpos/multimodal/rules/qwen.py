@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...calendar.names import check_name
 from ..checks import check_rate
-from ..placement import Placement, counted, frames_at, in_turn, rate_of
+from ..placement import Placement, counted, frames_at, in_turn, rate_of, whole
 from ..segments import Audio, Image, Segment, Together, Video
 
 
@@ -61,7 +61,7 @@ def qwen2_5_vl(segment: Segment, position: int, *, after: str = "side", tokens_p
     if isinstance(segment, Video):
         # Rounded to float32 where the released code does it, so that the floor falls alike.
         times = torch.arange(segment.frames) * (tokens_per_second * torch.tensor(1 / rate_of(segment)))
-        return _grid(segment, times.long(), position, after)
+        return _grid(segment, whole(times, segment), position, after)
     return counted(segment, position)
 
 
@@ -105,8 +105,8 @@ def qwen2_5_omni(
         seconds_per_chunk: Length of a chunk.
 
     Raises:
-        ValueError: If `Together` is anything but a video and an audio, or the two do not last equally long, to within
-            a frame or a token.
+        ValueError: If `Together` is anything but a video and an audio, the two do not last equally long, to within a
+            frame or a token, or a chunk has no position.
 
     Reference:
         Xu et al., Qwen2.5-Omni, 2025, sec. 2.2 (TMRoPE). https://arxiv.org/abs/2503.20215
@@ -114,6 +114,11 @@ def qwen2_5_omni(
     check_name("after", after, ("chunk", "max"))
     check_rate("qwen2_5_omni", "positions_per_second", positions_per_second)
     check_rate("qwen2_5_omni", "seconds_per_chunk", seconds_per_chunk)
+    if positions_per_second * seconds_per_chunk < 1:
+        raise ValueError(
+            f"seconds_per_chunk ({seconds_per_chunk}) must have room for one position, of which "
+            f"{positions_per_second} are in a second"
+        )
     if isinstance(segment, Together):
         video, audio = _film(segment)
         seen, heard = _omni_times(video, positions_per_second), _omni_times(audio, positions_per_second)
@@ -147,8 +152,10 @@ def _omni_times(segment: Video | Audio, positions_per_second: int) -> Int[Tensor
     """Whole positions of frames or tokens."""
     if isinstance(segment, Video):
         # Rounded to float32 where the released code does it, so that the floor falls alike.
-        return (torch.arange(segment.frames) * torch.tensor(1 / rate_of(segment)) * positions_per_second).long()
-    return (torch.arange(segment.length) * positions_per_second / rate_of(segment)).floor().long()
+        times = torch.arange(segment.frames) * torch.tensor(1 / rate_of(segment)) * positions_per_second
+    else:
+        times = torch.arange(segment.length) * positions_per_second / rate_of(segment)
+    return whole(times, segment)
 
 
 def _chunks(times: Int[Tensor, " n"], length: int) -> Int[Tensor, " n"]:
