@@ -359,6 +359,45 @@ def test_a_saved_model_is_loaded_into_one_with_such_a_bias(family, tmp_path):
     assert torch.equal(logits(other, ids, mask), logits(model, ids, mask))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled(family):
+    model, (ids, mask) = make(family), prompts()
+    replace_bias(model, Wave())
+    given = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
+    if model.config.is_encoder_decoder:
+        given |= {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        close(compiled(**given).logits[mask.bool()], model(**given).logits[mask.bool()])
+
+
+WAYS = {
+    "static": {"cache_implementation": "static"},
+    "beams": {"num_beams": 3},
+    "beams without a cache": {"num_beams": 2, "use_cache": False},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_ways_to_generate(family, way):
+    model, (ids, mask) = make(family), prompts()
+    settings = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, **WAYS[way]}
+    told = model.generate(input_ids=ids, attention_mask=mask, **settings)
+    replace_bias(model, bias_from_model(model))
+    assert torch.equal(model.generate(input_ids=ids, attention_mask=mask, **settings), told)
+
+
+def test_copies_of_data_parallel_refuse_what_learns():
+    for family in FAMILIES:
+        model, (ids, mask) = make(family), prompts()
+        replace_bias(model, Wave())
+        for module in model.modules():
+            module._is_replica = True
+        with pytest.raises(RuntimeError, match="Slot holds parameters, which DataParallel does not copy"):
+            logits(model, ids, mask)
+
+
 def refused(model, bias, match, error=ValueError):
     keys, modules = list(model.state_dict()), [type(module) for module in model.modules()]
     with pytest.raises(error, match=match):
@@ -384,6 +423,13 @@ def test_a_bias_that_does_not_fit(bias, match):
 
 
 def test_what_else_is_refused():
+    with torch.device("meta"):
+        meta = KERPLE(HEADS)
+    for family in FAMILIES:
+        refused(make(family), meta, "bias is on the meta device, but the model is not")
+    for call in (lambda model: replace_bias(model, None), bias_from_model, restore_bias):
+        with pytest.raises(TypeError, match="model must be a model of transformers, got NoneType"):
+            call(None)
     refused(make("Mpt"), "ALiBi", "bias must be an AttentionBias", TypeError)
     refused(make("T5"), {"encoder": ALiBi(HEADS), "decoder": ALiBi(5)}, "layer 0 of the decoder")
     refused(make("UMT5"), {"encoder": [ALiBi(HEADS), None, ALiBi(3)]}, "layer 2 of the encoder")

@@ -269,6 +269,38 @@ def test_what_transformers_cannot_say(rope, match):
         rope_to_config(rope)
 
 
+@pytest.mark.parametrize(
+    "fields, match",
+    [
+        ({"head_dim": 12, "rope_theta": "abc"}, "rope_theta must be a number, got 'abc'"),
+        ({"head_dim": 12, "rope_theta": True}, "rope_theta must be a number, got True"),
+        ({"head_dim": 12, "rope_theta": 1e4, "partial_rotary_factor": "1"}, "partial_rotary_factor must be a number"),
+        ({"head_dim": 12, "rope_scaling": "linear"}, "rope_scaling must be a mapping, got 'linear'"),
+        ({"head_dim": 12, "rope_parameters": ["yarn"]}, r"rope_parameters must be a mapping, got \['yarn'\]"),
+        ({"head_dim": 12, "rope_parameters": {"rope_type": ["yarn"]}}, r"rope_type must be a name, got \['yarn'\]"),
+        (None, "config must be a config of transformers or a mapping, got NoneType"),
+        ("llama", "config must be a config of transformers or a mapping, got str"),
+    ],
+)
+def test_settings_of_a_wrong_type(fields, match):
+    with pytest.raises(TypeError, match=match):
+        rope_from_config(fields)
+
+
+def test_other_settings_that_cannot_be():
+    for share in (1.5, -0.5):
+        with pytest.raises(ValueError, match=f"partial_rotary_factor must be from 0 to 1, got {share}"):
+            rope_from_config({"head_dim": 12, "rope_theta": 1e4, "partial_rotary_factor": share})
+    for rope in ("RoPE", [RoPE(12), "RoPE"], (RoPE(12), RoPE)):
+        with pytest.raises(TypeError, match="rope must be a RoPE, None, or a list of these"):
+            rope_to_config(rope)
+    model = tiny("Llama", num_hidden_layers=0)
+    with pytest.raises(ValueError, match="LlamaConfig has no layers: num_hidden_layers is 0"):
+        rope_from_config(model.config)
+    assert describe(model).layers == ()
+    assert describe(model).problems == ("the model has no layers",)
+
+
 # Tables
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...encodings import AdditiveEncoding
 from .parts import Parts, grid_of, parts_of
-from .slot import Positions, Slot, check_free, corners
+from .slot import Positions, Slot, check_free, check_patches, check_positions, corners
 
 
 class AdditiveSlot(Slot):
@@ -76,11 +76,11 @@ def replace_pos_embed(
         >>> model.pos_embed is None, slot.prefix.shape  # the class token keeps its row
         (True, torch.Size([1, 1, 192]))
     """
+    check_positions(positions)
     parts = _check_model(model)
     if not isinstance(encoding, AdditiveEncoding):
         raise TypeError(f"encoding must be an AdditiveEncoding, got {encoding!r}")
-    if encoding.axes != 2:
-        raise ValueError(f"encoding must have 2 axes (y, x), got {encoding.axes}: {encoding}")
+    check_patches(encoding, "encoding", parts)
     dim = encoding(corners(encoding, *grid_of(model))).shape[-1]
     if dim != model.embed_dim:
         raise ValueError(f"dim ({dim}) must be the width of the model ({model.embed_dim})")

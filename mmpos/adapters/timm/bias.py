@@ -16,7 +16,7 @@ from ...encodings import AttentionBias
 from ..layers import check_plain
 from .attention import BiasedWindowAttention
 from .parts import Parts, grid_of, parts_of
-from .slot import Positions, Slot, check_free, corners, for_layers
+from .slot import Positions, Slot, check_free, check_positions, corners, for_layers
 
 
 class BiasSlot(Slot):
@@ -45,7 +45,9 @@ class BiasSlot(Slot):
             hook = partial(self._give, layer, name)
             self._hooks.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
         self._enter()
-        if not isinstance(model, SwinTransformer):
+        if isinstance(model, SwinTransformer):
+            self._hooks.append(self.parts.embed.register_forward_pre_hook(self._refuse_replica))
+        else:
             self._follow()
 
     def resize(self, rows: int, columns: int) -> None:
@@ -111,6 +113,7 @@ def add_bias(
         torch.Size([1, 1000])
     """
     check_free(model, BiasSlot.name)
+    check_positions(positions)
     parts = parts_of(model, windows=True)
     layers = for_layers(AttentionBias, "bias", bias, parts)
     for layer, name, attention in parts.attentions():

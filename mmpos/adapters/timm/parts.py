@@ -105,13 +105,33 @@ def _attentions(name: str, block: nn.Module, kinds: tuple[type, ...]) -> dict[st
     """The attention of a block. A class derived from a known one may compute otherwise, so it is not taken."""
     found = {f"{name}.{path}": part for path, part in block.named_modules() if type(part) in kinds}
     if not found:
-        inside = [type(part).__name__ for part in block.modules() if "Attention" in type(part).__name__]
-        known = ", ".join(kind.__name__ for kind in kinds if kind.__module__.startswith("timm"))
+        inside = [
+            type(part).__name__
+            for path, part in block.named_modules()
+            if "Attention" in type(part).__name__ or path.endswith("attn")
+        ]
+        known = ", ".join(dict.fromkeys(kind.__name__ for kind in kinds if kind.__module__.startswith("timm")))
         raise ValueError(
             f"{name} is a {type(block).__name__}{' with ' + inside[0] if inside else ''}, whose queries and keys "
             f"cannot be reached; known: {known}"
         )
     return found
+
+
+def check_told_apart(parts: Parts) -> None:
+    """Refuses a model whose hooks could not tell layers, queries and keys, or patches and prefix tokens apart."""
+    seen: dict[int, str] = {}
+    for _, name, attention in parts.attentions():
+        norms = {f"{name}.{norm}": getattr(attention, norm, None) for norm in ("q_norm", "k_norm")}
+        for path, module in {name: attention, **norms}.items():
+            if module is not None and seen.setdefault(id(module), path) != path:
+                raise ValueError(f"{path} is the same module as {seen[id(module)]}; give it one of its own")
+    own, prefix = type(parts.model).__name__, parts.num_prefix_tokens
+    if getattr(parts.patch_drop, "num_prefix_tokens", prefix) != prefix:
+        raise ValueError(
+            f"patch_drop of {own} spares {parts.patch_drop.num_prefix_tokens} of {prefix} prefix tokens and may drop "
+            f"the others; set model.patch_drop.num_prefix_tokens = {prefix}"
+        )
 
 
 def _why_not(model: nn.Module) -> str:

@@ -13,7 +13,7 @@ from ...encodings import RoPE, RotaryEncoding, Rotation
 from ...encodings.base import Role
 from .attention import TurningAttention
 from .parts import Parts, grid_of, head_width, parts_of
-from .slot import Positions, Slot, check_free, corners, for_layers
+from .slot import Positions, Slot, check_free, check_positions, corners, for_layers
 
 
 class RotarySlot(Slot):
@@ -87,6 +87,7 @@ def add_rotary(
         Heo et al., Rotary position embedding for vision transformer, 2024. https://arxiv.org/abs/2403.13298
     """
     check_free(model, RotarySlot.name)
+    check_positions(positions)
     parts = parts_of(model)
     layers = for_layers(RotaryEncoding, "rope", rope, parts)
     for layer, name, attention in parts.attentions():

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, Self
+from threading import local
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Int, Shaped
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 
 from ...coords import grid_coords
 from ...encodings.base import Encoding
-from ..layers import number_distinct
+from ..layers import check_no_replica, check_there, number_distinct
 from .attention import NotingPatchDropout
-from .parts import Parts
+from .parts import Parts, check_told_apart
 
 SLOTS = ("mmpos_additive", "mmpos_rotary", "mmpos_bias")
 
 
+@runtime_checkable
 class Positions(Protocol):
     """How patches become coordinates, as `mmpos.models.GridPositions` has it."""
 
@@ -32,8 +34,8 @@ class Absent:
     """Stands for an attribute that a module does not have."""
 
 
-class Scratch:
-    """What one forward computes and its layers read. It is neither copied nor saved with the model."""
+class Scratch(local):
+    """What one forward computes and its layers read, in its thread. It is neither copied nor saved with the model."""
 
     def __init__(self):
         self.coords: Tensor | None = None  # of the patches, as the encoding takes them
@@ -95,7 +97,8 @@ class Slot(nn.Module):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.undo()
+        if getattr(self.parts.model, self.name, None) is self:
+            self.undo()
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that an optimiser should not decay."""
@@ -146,10 +149,16 @@ class Slot(nn.Module):
         if self.parts.patch_drop is not None:
             self._hooks.append(self.parts.patch_drop.register_forward_hook(self._note_kept))
 
+    def _refuse_replica(self, embed: nn.Module, args: tuple) -> None:
+        check_no_replica(embed, self)
+
     def _note_grid(self, embed: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        self._refuse_replica(embed, args)
         images, cells = args[0], kwargs.get("patch_coord")
         if cells is None:
             rows, columns = embed.dynamic_feat_size(images.shape[-2:])
+            if isinstance(rows, Tensor):  # as torch.jit.trace has sizes
+                rows, columns = int(rows), int(columns)
             self.now.cells = grid_coords(rows, columns, device=images.device)
             self.now.coords = self._coords(rows, columns, self.now.cells)
             return
@@ -210,6 +219,9 @@ def check_free(model: nn.Module, name: str) -> None:
 
 def for_layers(kind: type, name: str, given: Any, parts: Parts) -> list[Any]:
     """One encoding, or None, for each layer, of one for all or a sequence."""
+    if not parts.layers:
+        raise ValueError(f"{type(parts.model).__name__} has no layers")
+    check_told_apart(parts)
     layers = list(given) if isinstance(given, Sequence | nn.ModuleList) else [given] * len(parts.layers)
     if len(layers) != len(parts.layers):
         raise ValueError(f"{name} has {len(layers)} entries, but the model has {len(parts.layers)} layers")
@@ -219,9 +231,22 @@ def for_layers(kind: type, name: str, given: Any, parts: Parts) -> list[Any]:
     if all(each is None for each in layers):
         raise ValueError(f"{name} has an encoding for no layer")
     for each in layers:
-        if each is not None and each.axes != 2:
-            raise ValueError(f"{name} must have 2 axes (y, x), got {each.axes}: {each}")
+        if isinstance(each, Encoding):
+            check_patches(each, name, parts)
     return layers
+
+
+def check_patches(encoding: Encoding, name: str, parts: Parts) -> None:
+    """Refuses an encoding that is not one of patches, or has no data."""
+    if encoding.axes != 2:
+        raise ValueError(f"{name} must have 2 axes (y, x), got {encoding.axes}: {encoding}")
+    check_there(encoding, parts.model, name)
+
+
+def check_positions(positions: Any) -> None:
+    """Refuses what does not make coordinates."""
+    if positions is not None and (isinstance(positions, type) or not isinstance(positions, Positions)):
+        raise TypeError(f"positions must be a GridPositions of mmpos.models, or have its coords(), got {positions!r}")
 
 
 def corners(encoding: nn.Module, rows: int, columns: int) -> Int[Tensor, "2 2"]:

@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from ...encodings import AttentionBias
-from ..layers import check_plain
+from ..layers import check_plain, check_there
+from .settings import check_module
 from .slots import NAME, Slot
 from .stacks import BloomSlot, MptSlot, SwinSlot, T5Slot
 
@@ -101,6 +102,7 @@ def restore_bias(model: nn.Module) -> None:
 
 def stacks_of(model: nn.Module) -> dict[str, Any]:
     """The stacks of layers with a bias, by the name that says which."""
+    check_module(model)
     found: dict[str, Any] = {}
     for stack in model.modules():
         if type(stack).__name__ not in STACKS:
@@ -139,6 +141,7 @@ def _for_layers(bias: Any, kind: type[Slot], stack: Any, name: str) -> list[Atte
     for layer, each in enumerate(layers):
         if each is not None:
             _check(each, kind, attentions[layer], f"layer {layer} of the {name}")
+            check_there(each, stack, "bias")
     return layers
 
 

@@ -66,7 +66,10 @@ def rope_to_config(rope: Layers, layer_types: Sequence[str] | None = None) -> di
         >>> rope_to_config(RoPE(head_dim=64, scaling=Llama3(8.0, 1.0, 4.0, train_length=8192)))["rope_type"]
         'llama3'
     """
-    if not isinstance(rope, list):
+    for each in rope if isinstance(rope, list | tuple) else [rope]:
+        if not isinstance(each, RoPE | None):
+            raise TypeError(f"rope must be a RoPE, None, or a list of these, got {each!r}")
+    if not isinstance(rope, list | tuple):
         return _to_parameters(rope)
     if layer_types is None:
         one = {id(each): each for each in rope if each is not None}
@@ -99,7 +102,9 @@ def _rope(parameters: Mapping[str, Any], config: Any) -> RoPE | None:
     """The encoding of settings; None if they turn nothing."""
     head_dim, share = head_width(config), parameters.get("partial_rotary_factor")
     model_type, proportional = get(config, "model_type"), parameters["rope_type"] == "proportional"
-    share = 1.0 if share is None else share
+    share = 1.0 if share is None else _number("partial_rotary_factor", share)
+    if not 0 <= share <= 1:
+        raise ValueError(f"partial_rotary_factor must be from 0 to 1, got {share}")
     if not int(head_dim * share / (2 if proportional else 1)):
         return None
     sections = parameters.get("mrope_section")
@@ -110,12 +115,18 @@ def _rope(parameters: Mapping[str, Any], config: Any) -> RoPE | None:
     return RoPE(
         head_dim,
         axes=1 if sections is None else len(sections),
-        base=10000.0 if base is None else float(base),
+        base=10000.0 if base is None else _number("rope_theta", base),
         spectrum=None if sections is None else Sections(sections, interleaved=interleaved),
         rotary_dim=head_dim if proportional else int(head_dim * share),
         layout="interleaved" if model_type in INTERLEAVED else "half",
         scaling=_scaling(parameters, get(config, "max_position_embeddings")),
     )
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    return float(value)
 
 
 def _scaling(parameters: Mapping[str, Any], reach: int | None) -> Scaling | None:

@@ -95,7 +95,10 @@ def describe(model: nn.Module) -> Description:
     config = config.get_text_config()
     module = next((each for each in model.modules() if _is_rotary(each)), None)
     problems: list[str] = []
-    count = get(config, "num_hidden_layers") or 1
+    count = get(config, "num_hidden_layers")
+    if count == 0:
+        return Description((), ("the model has no layers",))
+    count = count or 1
     ropes: list[RoPE | None] = [None] * count
     if get(config, "rope_parameters") or get(config, "rope_scaling") or get(config, "rope_theta"):
         try:
@@ -103,7 +106,7 @@ def describe(model: nn.Module) -> Description:
             found = rope_from_config(config)
             ropes = list(found) if isinstance(found, list) else [found] * count
             problems += _of_settings(config)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             problems.append(str(error))
     if isinstance(module, PatchRotary):
         ropes = [module.rope_of(ALL)] * count

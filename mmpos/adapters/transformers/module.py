@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Complex, Float, Int
 from torch import Tensor, nn
 
 from ...encodings import RoPE
@@ -28,6 +28,7 @@ class Family:
         width: 2 if every cosine stands twice, once for each channel of its pair, and 1 if once.
         axes: Axes of the positions.
         recomputes: Whether generation forgets its cache where LongRoPE changes its frequencies.
+        complex: Whether cosine and sine are one complex number, in float32.
     """
 
     layout: Layout = "half"
@@ -36,6 +37,7 @@ class Family:
     width: int = 2
     axes: int = 1
     recomputes: bool = False
+    complex: bool = False
 
 
 FAMILIES = {
@@ -45,12 +47,14 @@ FAMILIES = {
     "Gemma2RotaryEmbedding": Family(),
     "Gemma3RotaryEmbedding": Family(by_kind=True),
     "GptOssRotaryEmbedding": Family(width=1),
+    "Llama4TextRotaryEmbedding": Family(layout="interleaved", width=1, complex=True),
     "LlamaRotaryEmbedding": Family(),
     "MistralRotaryEmbedding": Family(),
     "Olmo3RotaryEmbedding": Family(by_kind=True),
     "Phi3RotaryEmbedding": Family(partial=True, recomputes=True),
     "Qwen2RotaryEmbedding": Family(),
     "Qwen2VLRotaryEmbedding": Family(axes=3),
+    "Qwen2_5OmniRotaryEmbedding": Family(axes=3),
     "Qwen2_5_VLRotaryEmbedding": Family(axes=3),
     "Qwen3RotaryEmbedding": Family(),
     "Qwen3VLTextRotaryEmbedding": Family(axes=3),
@@ -74,6 +78,12 @@ class TransformersRotary(nn.Module):
 
     def forward(
         self, x: Float[Tensor, "b n c"], position_ids: Int[Tensor, "*axes #b n"], layer_type: str | None = None
+    ) -> tuple[Float[Tensor, "#b n p"], Float[Tensor, "#b n p"]] | Complex[Tensor, "#b n p"]:
+        cos, sin = self._cos_sin(x, position_ids, layer_type)
+        return torch.complex(cos.float(), sin.float()) if self.family.complex else (cos, sin)
+
+    def _cos_sin(
+        self, x: Float[Tensor, "b n c"], position_ids: Int[Tensor, "*axes #b n"], layer_type: str | None
     ) -> tuple[Float[Tensor, "#b n p"], Float[Tensor, "#b n p"]]:
         kind = ALL if layer_type is None else layer_type
         rope = self.rope_of(kind)
@@ -85,7 +95,8 @@ class TransformersRotary(nn.Module):
         if self.family.axes > 1:
             coords = position_ids.expand(self.family.axes, -1, -1).movedim(0, -1)
         rotation = rope(coords, length=self._length(position_ids, rope))
-        cos, sin = (self._widened(part.squeeze(-3)).to(x.dtype) for part in rotation[:2])
+        dtype = torch.float32 if self.family.complex else x.dtype
+        cos, sin = (self._widened(part.squeeze(-3)).to(dtype) for part in rotation[:2])
         return cos, sin
 
     def rope_of(self, kind: str) -> RoPE | None:

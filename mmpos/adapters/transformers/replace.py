@@ -12,9 +12,10 @@ from torch import nn
 
 from ...encodings import RoPE
 from ...scaling import Llama3, LongRoPE, Scaling, YaRN
+from ..layers import check_there
 from .config import Layers, alike, group_by_kind, rope_from_config
 from .module import ALL, FAMILIES, Family, TransformersRotary
-from .settings import head_width, rotating_layers
+from .settings import check_module, head_width, rotating_layers
 from .vision import FAMILIES as OF_PATCHES
 from .vision import PatchRotary, patch_settings
 from .write import reach_of, settings_for, write
@@ -43,21 +44,23 @@ def replace_rope(model: nn.Module, rope: Layers, *, write_config: bool = True) -
     original = getattr(parent, name)
     config = original.config
     ropes = by_kind(rope, config, family)
+    for each in ropes.values():
+        if each is not None:
+            check_there(each, model, "rope")
     if of_patches(original):
         settings = patch_settings(ropes[ALL], config) if write_config else {}
         module = PatchRotary(original, config, family, ropes)
         write(config, settings)
-        setattr(parent, name, module.train(original.training))
+        _enter(parent, name, module)
         return
     module = TransformersRotary(original, config, family, ropes)
-    module.train(original.training)
     if write_config:
         reach = config.max_position_embeddings
         for each in ropes.values():
             if each is not None and isinstance(each.scaling, YaRN | Llama3 | LongRoPE):  # these name the length before
                 reach = reach_of(each.scaling, reach)
         write(config, settings_for(module, config, reach))
-    setattr(parent, name, module)
+    _enter(parent, name, module)
 
 
 def extend_context(model: nn.Module, scaling: Scaling) -> None:
@@ -95,9 +98,8 @@ def extend_context(model: nn.Module, scaling: Scaling) -> None:
             )
         extended[kind] = rope.with_scaling(scaling)
     module = TransformersRotary(original, config, family, extended)
-    module.train(original.training)
     write(config, settings_for(module, config, reach_of(scaling, config.max_position_embeddings)))
-    setattr(parent, name, module)
+    _enter(parent, name, module)
 
 
 def remove_rope(model: nn.Module) -> None:
@@ -111,6 +113,7 @@ def remove_rope(model: nn.Module) -> None:
 
 def restore_rope(model: nn.Module) -> None:
     """Puts the model's own rotary module and the settings of its config back."""
+    check_module(model)
     for parent in model.modules():
         for name, module in parent.named_children():
             if isinstance(module, TransformersRotary | PatchRotary):
@@ -120,6 +123,13 @@ def restore_rope(model: nn.Module) -> None:
     raise ValueError(f"{type(model).__name__} has no rotary module of mmpos to put back")
 
 
+def _enter(parent: nn.Module, name: str, module: TransformersRotary | PatchRotary) -> None:
+    """Puts a rotary module of ours where the model has its own, with what it learns on the same device."""
+    like = next(parent.parameters(), None)
+    module.ropes.to(None if like is None else like.device)
+    setattr(parent, name, module.train(module.original.training))
+
+
 def of_patches(module: nn.Module) -> bool:
     """Whether a rotary module is one of a vision model, which is given an image."""
     return type(module).__name__ in OF_PATCHES
@@ -127,6 +137,7 @@ def of_patches(module: nn.Module) -> bool:
 
 def _find(model: nn.Module) -> tuple[nn.Module, str, Family]:
     """Where the rotary module is."""
+    check_module(model)
     found = []
     for parent in model.modules():
         for name, module in parent.named_children():
@@ -146,7 +157,7 @@ def _find(model: nn.Module) -> tuple[nn.Module, str, Family]:
 def by_kind(rope: Layers, config: Any, family: Family) -> dict[str, RoPE | None]:
     """The encoding for each question that the model asks, after all checks."""
     turning = rotating_layers(config)
-    layers = list(rope) if isinstance(rope, list) else [rope if turns else None for turns in turning]
+    layers = list(rope) if isinstance(rope, list | tuple) else [rope if turns else None for turns in turning]
     if len(layers) != len(turning):
         raise ValueError(f"rope has {len(layers)} entries, but the model has {len(turning)} layers")
     for each in layers:

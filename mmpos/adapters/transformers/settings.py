@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from torch import nn
+
 ORIGINAL = "original_max_position_embeddings"
 ALIASES = {"su": "longrope", "mrope": "default"}
 
@@ -16,6 +18,8 @@ ALIASES = {"su": "longrope", "mrope": "default"}
 def text_config(config: Any) -> Any:
     """The config of the part that reads text; a mapping becomes an object with the same settings."""
     if not isinstance(config, Mapping):
+        if not callable(getattr(config, "get_text_config", None)):
+            raise TypeError(f"config must be a config of transformers or a mapping, got {type(config).__name__}")
         config = config.get_text_config()
         check_conflicts(vars(config))
         return config
@@ -41,6 +45,9 @@ def check_conflicts(fields: Mapping[str, Any]) -> None:
         if one is not None and other is not None and one != other:
             raise ValueError(f"the config contradicts itself: {name} is {one!r} and {other!r}")
 
+    for name in ("rope_scaling", "rope_parameters"):
+        if fields.get(name) is not None and not isinstance(fields[name], Mapping):
+            raise TypeError(f"{name} must be a mapping, got {fields[name]!r}")
     old, new = (fields.get(name) or {} for name in ("rope_scaling", "rope_parameters"))
     for given in (old, new):
         if isinstance(given.get("type"), str):
@@ -87,13 +94,15 @@ def layer_kinds(config: Any, kinds: Mapping[str | None, Any], count: int) -> lis
 
 def rotating_layers(config: Any) -> list[bool]:
     """Whether each layer rotates, where not all do; one True where a config does not say how many layers there are."""
-    count, types = get(config, "num_hidden_layers") or 1, get(config, "layer_types")
+    count, types = get(config, "num_hidden_layers"), get(config, "layer_types")
+    if count == 0:
+        raise ValueError(f"{name_of(config)} has no layers: num_hidden_layers is 0")
     if get(config, "no_rope_layers"):
         return [bool(turns) for turns in config.no_rope_layers]  # 1 where a layer rotates, for all its name
     model_type, window = get(config, "model_type"), get(config, "sliding_window")
     if model_type == "cohere2" or (model_type == "exaone4" and window is not None):
         return [kind == "sliding_attention" for kind in types]
-    return [True] * count
+    return [True] * (count or 1)
 
 
 def head_width(config: Any) -> int:
@@ -114,12 +123,22 @@ def normal(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def named(kind: Any) -> Any:
     """The name of a type, for one of its other names."""
+    if kind is None:
+        return None
+    if not isinstance(kind, str):
+        raise TypeError(f"rope_type must be a name, got {kind!r}")
     return ALIASES.get(kind, kind)
 
 
 def get(config: Any, name: str) -> Any:
     """A setting, None where a config lacks it."""
     return getattr(config, name, None)
+
+
+def check_module(model: Any) -> None:
+    """Refuses what is no module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a model of transformers, got {type(model).__name__}")
 
 
 def name_of(config: Any) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...coords import padded_coords
 from ...encodings import AttentionBias
-from ..layers import number_distinct
+from ..layers import check_no_replica, number_distinct
 
 NAME = "mmpos_bias"  # where it is in the model, and under what hooks hand on where tokens are
 Places = tuple[Int[Tensor, "*rows q a"], Int[Tensor, "*rows k a"]]  # of queries and of keys
@@ -98,8 +98,9 @@ class Slot(nn.Module, ABC):
         found = bias(q, k)
         return (found if found.ndim == 4 else found[None]).expand(-1, self.heads[layer], -1, -1)
 
-    def _read(self, args: tuple, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Places | None]:
+    def _read(self, stack: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Places | None]:
         """The arguments of a forward by name, and where its queries and keys are: real tokens count from 0."""
+        check_no_replica(stack, self)
         given = {**dict(zip(self._names, args, strict=False)), **kwargs}
         tokens, mask = given.get("input_ids"), given.get("attention_mask")
         tokens = given.get("inputs_embeds") if tokens is None else tokens

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...coords import grid_coords
 from ...encodings import ALiBi, AttentionBias, ContinuousBias, T5Bias
+from ..layers import check_no_replica
 from .slots import NAME, Places, Slot
 
 
@@ -56,7 +57,7 @@ class T5Slot(Slot):
 
     def _follow(self, stack: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Hands on where the tokens are, as an argument: a layer that is computed again for gradients has it too."""
-        return args, {**kwargs, NAME: self._read(args, kwargs)[1]}
+        return args, {**kwargs, NAME: self._read(stack, args, kwargs)[1]}
 
     def _give(self, layer: int, attention: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         kwargs = dict(kwargs)
@@ -83,7 +84,7 @@ class BloomSlot(Slot):
         self._enter(stack, stack.register_forward_pre_hook(self._follow, with_kwargs=True))
 
     def _follow(self, stack: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        given, places = self._read(args, kwargs)
+        given, places = self._read(stack, args, kwargs)
         if places is None:
             return None
         if given.get("attention_mask") is None:  # without one the model would not ask for a bias
@@ -122,7 +123,7 @@ class MptSlot(Slot):
         self._enter(stack, *hooks)
 
     def _follow(self, stack: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        places = self._read(args, kwargs)[1]
+        places = self._read(stack, args, kwargs)[1]
         if places is not None:
             stack.build_mpt_alibi_tensor = partial(self._build, places)
 
@@ -143,8 +144,11 @@ class ScaleAndAdd:
     def __init__(self, scale: float, bias: Float[Tensor, "#b h q k"]):
         self.scale, self.bias = scale, bias
 
-    def __rmul__(self, logits: Float[Tensor, "b h q k"]) -> Float[Tensor, "b h q k"]:
-        return logits * self.scale + self.bias
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Tensor:
+        """What ``logits * this`` is, said so that a compiler follows it."""
+        logits, given = args
+        return logits * given.scale + given.bias
 
 
 class SwinSlot(Slot):
@@ -192,6 +196,7 @@ class SwinSlot(Slot):
 
     def _weigh(self, layer: int, window: Sequence[int], dropout: nn.Module, args: tuple[Tensor]) -> Tensor:
         """Adds the bias behind the softmax, to the logarithms of the weights, and has the softmax of that."""
+        check_no_replica(dropout, self)
         weights = args[0].float()
         cells = grid_coords(*window, device=weights.device)
         some = weights > 0  # others are masked

@@ -63,14 +63,19 @@ def turn_alike(one: nn.Module, other: nn.Module, reach: int) -> bool:
     kinds = one.kinds if isinstance(one, TransformersRotary) and family.by_kind else (None,)
     powers = [2**power for power in range(max(reach, 1).bit_length() + 1)]
     for last in range(1, len(powers) + 1):  # lengths on both sides of any at which frequencies change
-        positions = torch.tensor([[0, *powers[:last]]])
-        x, allowed = torch.zeros(1, last + 1, 1), 1e-5 + 1e-6 * positions[0, :, None]
+        positions = torch.tensor([[0, *powers[:last]]], device="cpu")
+        x, allowed = torch.zeros(1, last + 1, 1, device="cpu"), 1e-5 + 1e-6 * positions[0, :, None]
         for kind in kinds:
             asked = () if kind is None else (kind,)
-            for ours, theirs in zip(*(each(x, positions, *asked) for each in (one, other)), strict=True):
+            for ours, theirs in zip(*(_parts(each(x, positions, *asked)) for each in (one, other)), strict=True):
                 if not _close(ours, theirs, allowed):
                     return False
     return True
+
+
+def _parts(found: tuple[Tensor, Tensor] | Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine, which some models have as one complex number."""
+    return (found.real, found.imag) if isinstance(found, Tensor) else found
 
 
 def _close(ours: Tensor, theirs: Tensor, allowed: Tensor) -> bool:

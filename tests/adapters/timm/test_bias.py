@@ -231,6 +231,6 @@ def test_other_refusals():
     attention = blocks.blocks[0].attn
     attention.__class__ = type("Other", (type(attention),), {})
     with pytest.raises(
-        ValueError, match=r"blocks.0 is a Block, whose queries and keys cannot be reached; known: Attention"
+        ValueError, match=r"blocks.0 is a Block with Other, whose queries and keys cannot be reached; known: Attention"
     ):
         add_bias(blocks, alibi)

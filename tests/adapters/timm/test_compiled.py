@@ -9,7 +9,9 @@ from mmpos import ALiBi, RoPE
 from mmpos.adapters.timm import add_bias, add_rotary
 from tests.adapters.timm.tiny import adapt, close, images, make, out
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::torch.jit.TracerWarning"
+)
 
 
 @pytest.mark.parametrize("family", ["ViT with registers", "BEiT", "NaFlexViT, factorized"])
@@ -41,3 +43,10 @@ def test_exported(family):
     close(out(program.module(), x), expected)
     model(x)
     copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("family", ["ViT", "BEiT"])
+def test_traced(family):
+    model = adapt(make(family, depth=1), family)
+    traced = torch.jit.trace(model, images(), check_trace=False)
+    close(out(traced, images(batch=3)), out(model, images(batch=3)))

@@ -87,6 +87,7 @@ OWN = {
         GridPositions(normalise="separate"),
     ),
 }
+OWN["Sapiens 2"] = OWN["DINOv3"]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -101,6 +102,15 @@ def test_the_rotation_of_a_model_is_exchanged_for_the_same(family, dynamic):
     if dynamic:
         other = make(family, dynamic_img_size=True)
         close(out(model, images(96, 64)), out(other, images(96, 64)))
+
+
+def test_the_mixed_rotation_of_a_model_is_exchanged_for_the_same():
+    model, x = make("mixed RoPE"), images()
+    expected, before = out(model, x), state(model)
+    with add_rotary(model, mixed_ropes(model)):
+        assert model.rope is None
+        close(out(model, x), expected)
+    assert state(model) == before
 
 
 @pytest.mark.parametrize("family", FAMILIES)
