@@ -1,7 +1,7 @@
 """Positional encodings for every modality: coordinates, four mechanisms and one factory.
 
 The names below are in reading order: where tokens are, what encodes it, how it is made by name, where it is used.
-`mmpos.models`, `mmpos.data`, `mmpos.training` and `mmpos.testing` load when they are first used.
+`mmpos.models`, `mmpos.data`, `mmpos.training`, `mmpos.diagnostics` and `mmpos.testing` load when they are first used.
 """
 
 import importlib
@@ -180,7 +180,7 @@ __all__ = [
     "volume_coords",
 ]
 
-LAZY = ("data", "models", "testing", "training")
+LAZY = ("data", "diagnostics", "models", "testing", "training")
 
 
 def __getattr__(name: str):

@@ -25,6 +25,7 @@ LAYERS = [
     {"models", "adapters"},
     {"training", "data", "diagnostics", "testing"},
     {"cli"},
+    {"compare", "__main__"},
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 CORE = [name for name in TREES if LAYER.get(name.split("/")[0].removesuffix(".py"), 9) <= LAYER["attend"]]

@@ -1,0 +1,1 @@
+"""Commands of ``mmpos``: each module has ``add_arguments(parser)`` and ``run(arguments, rest)``."""
