@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from .checks import check_layout
+from .turn import Layout, turn
 
-Layout = Literal["half", "interleaved"]
 Role = Literal["query", "key"]
 # xPos' factor of the first pair, whose s_i is 0.4 / 1.4, six scale_base away from the centre.
 HALF_REACH = 3.5**6.001
@@ -176,17 +176,13 @@ class Rotation(NamedTuple):
             TypeError: If ``x`` is not real floating point.
         """
         self._check(x, role)
-        cos, sin = (self._per_head(part, x.shape[-3]) for part in self._parts(role))
-        pairs = cos.shape[-1]
-        exact = x if x.dtype == torch.float64 else x.float()
-        if self.layout == "half":
-            first, second = exact[..., :pairs], exact[..., pairs : 2 * pairs]
-            turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-        else:
-            first, second = exact[..., : 2 * pairs : 2], exact[..., 1 : 2 * pairs : 2]
-            turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
-        turned = turned.to(x.dtype)
-        return turned if 2 * pairs == x.shape[-1] else torch.cat([turned, x[..., 2 * pairs :]], dim=-1)
+        cos, sin = self._parts(role)
+        groups, heads = cos.shape[-3], x.shape[-3]
+        if groups in (1, heads):
+            return turn(x, cos, sin, self.layout)
+        # Key-value groups: one axis more, for the query heads of each.
+        grouped = x.unflatten(-3, (groups, heads // groups))
+        return turn(grouped, cos.unsqueeze(-3), sin.unsqueeze(-3), self.layout).flatten(-4, -3)
 
     def with_prefix(self, num_prefix_tokens: int) -> "Rotation":
         """The rotation of as many tokens more in front, each turned as if at coordinate 0."""
@@ -249,12 +245,6 @@ class Rotation(NamedTuple):
             return self.cos, self.sin
         scale = self.scale if role == "query" else self.scale.reciprocal()
         return self.cos * scale, self.sin * scale
-
-    @staticmethod
-    def _per_head(part: Tensor, num_heads: int) -> Tensor:
-        """A head axis of key-value groups is repeated for the query heads of each group."""
-        groups = part.shape[-3]
-        return part if groups in (1, num_heads) else part.repeat_interleave(num_heads // groups, dim=-3)
 
     def _check(self, x: Tensor, role: str | None) -> None:
         heads, tokens, pairs = self.cos.shape[-3:]

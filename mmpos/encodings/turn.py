@@ -1,0 +1,172 @@
+"""The turn of channel pairs: each pair ``(a, b)`` becomes ``(a cos - b sin, b cos + a sin)``.
+
+`formula` says it in a few operations, which a compiler fuses with what stands before and after. Run one by one on large
+tensors these read and write memory many times over; so without a compiler `turn` writes its result once, in blocks of
+tokens whose intermediate values stay in a processor's cache. Both multiply and add in the same order and give the same
+bits, but for a pair with an infinite channel, which is infinite or NaN.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+from torch.autograd import Function
+
+Layout = Literal["half", "interleaved"]
+
+# Entries of x that a thread turns at a time: few enough for its cache, many enough that calls do not count.
+BLOCK = 2**19
+# Entries of x below which those calls take longer than what they save.
+FEW = 2**16
+
+
+def turn(
+    x: Float[Tensor, "*rows h n d"],
+    cos: Float[Tensor, "*batch #h n p"],
+    sin: Float[Tensor, "*batch #h n p"],
+    layout: Layout,
+) -> Float[Tensor, "*rows h n d"]:
+    """A new tensor in which the first ``2 p`` channels of ``x`` are turned, in at least float32, and rounded once.
+
+    A backward pass needs ``cos`` and ``sin`` only, and ``x`` if these have gradients themselves.
+    """
+    if torch.compiler.is_compiling() or x.numel() < FEW:
+        return formula(x, cos, sin, layout)
+    if type(x) is not Tensor or is_legacy_batchedtensor(x):  # which cannot be written into
+        return formula(x, cos, sin, layout)
+    return Turn.apply(x, cos, sin, layout)  # pyright: ignore[reportReturnType]
+
+
+def formula(
+    x: Float[Tensor, "*rows h n d"],
+    cos: Float[Tensor, "*batch #h n p"],
+    sin: Float[Tensor, "*batch #h n p"],
+    layout: Layout,
+) -> Float[Tensor, "*rows h n d"]:
+    """What `turn` computes."""
+    width = 2 * cos.shape[-1]
+    a, b = split_pairs(x.narrow(-1, 0, width).to(_precision(x, cos)), layout)
+    first, second = torch.addcmul(b * -sin, a, cos), torch.addcmul(a * sin, b, cos)
+    turned = join_pairs(first, second, layout).to(x.dtype)
+    return turned if width == x.shape[-1] else torch.cat([turned, x[..., width:]], dim=-1)
+
+
+def split_pairs(x: Float[Tensor, "*rows d"], layout: Layout) -> tuple[Tensor, Tensor]:
+    """The first channel of every pair and the second, as views."""
+    pairs = x.shape[-1] // 2
+    return (x[..., :pairs], x[..., pairs:]) if layout == "half" else (x[..., ::2], x[..., 1::2])
+
+
+def join_pairs(a: Float[Tensor, "*rows p"], b: Float[Tensor, "*rows p"], layout: Layout) -> Float[Tensor, "*rows d"]:
+    """The channels of which `split_pairs` gives ``a`` and ``b``."""
+    if layout == "half":
+        return torch.cat([a, b], dim=-1)
+    return torch.stack([a, b], dim=-1).reshape(*a.shape[:-1], 2 * a.shape[-1])
+
+
+class Turn(Function):
+    """The turn as one step of autograd: linear in ``x`` and in ``(cos, sin)``, and its transpose turns back."""
+
+    @staticmethod
+    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+        # With the strides of x: heads that are a view of (b, n, h, d) come out as such a view.
+        like = torch.preserve_format if x.stride(-1) == 1 else torch.contiguous_format
+        result = torch.empty_like(x, memory_format=like)
+        width, dtype = 2 * cos.shape[-1], _precision(x, cos)
+        result[..., width:] = x[..., width:]
+        for part, out, c, s in _blocks(x.narrow(-1, 0, width), result[..., :width], cos.to(dtype), sin.to(dtype)):
+            part = part.to(dtype)
+            if out.dtype == dtype:
+                _turn_into(out, part, c, s, layout)
+            else:
+                out.copy_(_turn_into(torch.empty_like(part), part, c, s, layout))
+        return result
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        x, cos, sin, ctx.layout = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(cos, sin, x if any(ctx.needs_input_grad[1:3]) else None)
+        ctx.save_for_forward(cos, sin, x)
+
+    @staticmethod
+    def backward(ctx, *grad_outputs: Tensor | None):
+        (cos, sin, x), (slope,) = ctx.saved_tensors, grad_outputs
+        if slope is None:
+            return None, None, None, None
+        to_x = turn(slope, cos, -sin, ctx.layout) if ctx.needs_input_grad[0] else None
+        to_cos, to_sin = (None, None) if x is None else _slopes_of_turns(x, slope, cos, sin, ctx.layout)
+        return to_x, to_cos, to_sin, None
+
+    @staticmethod
+    def jvp(ctx, *grad_inputs: Tensor | None):
+        (cos, sin, x), (x_slope, *turn_slopes, _) = ctx.saved_tensors, grad_inputs
+        result = torch.zeros_like(x) if x_slope is None else turn(x_slope, cos, sin, ctx.layout)
+        if all(slope is None for slope in turn_slopes):
+            return result
+        cos, sin = (torch.zeros_like(cos) if slope is None else slope for slope in turn_slopes)
+        width = 2 * cos.shape[-1]
+        return result + F.pad(turn(x.narrow(-1, 0, width), cos, sin, ctx.layout), (0, x.shape[-1] - width))
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        x, cos, sin, layout = args
+        x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
+        parts = [
+            part if dim is None else part.movedim(dim, 0)[(slice(None), *[None] * (x.ndim - part.ndim))]
+            for part, dim in zip((cos, sin), in_dims[1:3], strict=True)
+        ]
+        cos, sin = torch.broadcast_tensors(*parts)
+        return turn(x, cos, sin, layout), 0
+
+
+def _precision(x: Tensor, cos: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)
+
+
+def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Slices of a few tokens of each; on a device without such a cache, all of them."""
+    x = tensors[0]
+    tokens = max(x.shape[-2], 1)
+    if x.device.type == "cpu":
+        tokens = max(BLOCK * torch.get_num_threads() * tokens // max(x.numel(), 1), 1)
+    return zip(*(part.split(tokens, dim=-2) for part in tensors), strict=True)
+
+
+def _turn_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """Writes ``sin`` times ``x`` turned by a right angle, ``(-b, a)``, and adds ``cos`` times ``x``."""
+    if layout == "interleaved" and _holds_complex(x) and _holds_complex(out) and x.device.type in ("cpu", "cuda"):
+        # One pass over memory. A purely imaginary factor: no sum is rounded, which the two ends of a row would do
+        # in another way than its middle.
+        torch.mul(_as_complex(x), torch.complex(torch.zeros_like(sin), sin), out=_as_complex(out))
+    else:
+        (a, b), (first, second) = split_pairs(x, layout), split_pairs(out, layout)
+        torch.mul(b, -sin, out=first)
+        torch.mul(a, sin, out=second)
+    return out.addcmul_(x, join_pairs(cos, cos, layout))
+
+
+def _holds_complex(x: Tensor) -> bool:
+    """Whether neighbouring channels can be seen as complex numbers."""
+    return x.stride(-1) == 1 and not any(step % 2 for step in (*x.stride()[:-1], x.storage_offset()))
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+
+
+def _slopes_of_turns(x: Tensor, slope: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """The gradients of ``cos`` and ``sin``, summed over all that they turn; a formula, so that it has gradients too."""
+    width, dtype = 2 * cos.shape[-1], _precision(x, cos)
+    parts: tuple[list[Tensor], list[Tensor]] = [], []
+    for block in _blocks(x.narrow(-1, 0, width), slope.narrow(-1, 0, width)):
+        (a, b), (u, v) = (split_pairs(part.to(dtype), layout) for part in block)
+        size = (*cos.shape[:-2], *a.shape[-2:])
+        parts[0].append((a * u).addcmul(b, v).sum_to_size(size))
+        parts[1].append((a * v).addcmul(b, u, value=-1).sum_to_size(size))
+    to_cos, to_sin = (torch.cat(part, dim=-2).to(cos.dtype) for part in parts)
+    return to_cos, to_sin
