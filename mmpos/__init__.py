@@ -61,6 +61,7 @@ from .encodings import (
     SwinBias,
     T5Bias,
     Time2Vec,
+    fuse_rotations,
     sandwich_bias,
 )
 from .encodings.rotary import XPos
@@ -150,6 +151,7 @@ __all__ = [
     "convert_layout",
     "create_encoding",
     "event_coords",
+    "fuse_rotations",
     "grid_coords",
     "jitter",
     "list_encodings",

@@ -34,6 +34,7 @@ from .bias import (
 from .checks import check_coords
 from .rotary import RoPE
 from .scale import HeadScale, LogScale, SSMax
+from .turn import fuse_rotations
 
 __all__ = [
     "ERPE",
@@ -72,5 +73,6 @@ __all__ = [
     "T5Bias",
     "Time2Vec",
     "check_coords",
+    "fuse_rotations",
     "sandwich_bias",
 ]

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..arguments import check_count, check_position_dtype, check_same_device, check_signed
+
 AXES = {1: "(t)", 2: "(y, x)", 3: "(t, y, x)"}
 USES = {1: "sequences", 2: "images", 3: "video"}
 
@@ -32,21 +34,34 @@ def check_coords(coords: Tensor, axes: int, name: str = "coords", owner: str | N
             hint = f"; for {USES[given]} use {owner.format(axes=given, order=AXES[given])}"
         plural = "axis" if axes == 1 else "axes"
         raise ValueError(f"{name} must have {axes} {plural}{order}, got shape {tuple(coords.shape)}{hint}")
-    if coords.dtype == torch.bool or coords.is_complex():
-        raise TypeError(f"{name} must be integers or floats, got {coords.dtype}")
-    if coords.is_floating_point() and coords.dtype.itemsize < 4:
-        raise TypeError(
-            f"{name} must not be in half precision, got {coords.dtype}, which cannot tell neighbours apart past 256; "
-            "make them in float64 or int64"
+    check_position_dtype(name, coords)
+
+
+def check_pair(q_coords: Tensor, k_coords: Tensor, axes: int, owner: str) -> None:
+    """Refuses coordinates of queries and keys that `check_coords` refuses, or whose rows do not fit each other.
+
+    Args:
+        q_coords: What was given as coordinates of the queries.
+        k_coords: What was given as those of the keys.
+        axes: The axes that they should have.
+        owner: As in `check_coords`.
+    """
+    check_coords(q_coords, axes, "q_coords", owner)
+    check_coords(k_coords, axes, "k_coords", owner)
+    rows = zip(reversed(q_coords.shape[:-2]), reversed(k_coords.shape[:-2]), strict=False)
+    if any(own != other and 1 not in (own, other) for own, other in rows):
+        raise ValueError(
+            f"q_coords and k_coords must have rows that broadcast, got shapes {tuple(q_coords.shape)} and "
+            f"{tuple(k_coords.shape)}"
         )
+    check_same_device("q_coords", q_coords, "k_coords", k_coords)
 
 
 def check_positive(name: str, value: int) -> None:
     """Refuses a size that is not a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be positive, got {value}")
+    check_count(name, value, 1)
 
 
 def check_heads(num_heads: int | None, num_kv_heads: int | None) -> None:
@@ -61,8 +76,7 @@ def check_heads(num_heads: int | None, num_kv_heads: int | None) -> None:
 def check_length(length: int | Tensor | None) -> None:
     """Refuses a length that is no number of tokens."""
     if isinstance(length, Tensor):
-        if length.dtype == torch.bool or length.is_floating_point() or length.is_complex():
-            raise TypeError(f"length must hold integers, got {length.dtype}")
+        check_signed("length", length)
     elif isinstance(length, bool) or not isinstance(length, int | torch.SymInt | None):
         raise TypeError(f"length must be an integer, an integer tensor or None, got {length!r}")
     elif length is not None and length < 0:

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ..arguments import check_number
 from ..frequencies import angles, check_base
 from ..scaling import PositionInterpolation, Scaling, scale_spectrum
-from ..scaling.base import check_number
 from ..spectra import Axial, Learned, Mixed, Recipe
 from .base import Layout, RotaryEncoding, Rotation
 from .checks import check_coords, check_heads, check_layout, check_length, check_positive, keep_float32

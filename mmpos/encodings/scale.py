@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ..arguments import check_real, check_signed
 from .base import LogitScale
 from .checks import check_coords, check_positive, keep_float32
 
@@ -58,6 +59,8 @@ class LogScale(LogitScale):
         for name, value, known in (("ratio", ratio, get_args(Ratio)), ("by", by, get_args(By))):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        if coefficient is not None:
+            check_real("coefficient", coefficient)
         if by == "position" and axes != 1:
             raise ValueError(f"a position is a coordinate on one axis, but axes is {axes}: scale by='keys'")
         self.train_length, self.ratio, self.by, self.axes = train_length, ratio, by, axes
@@ -180,8 +183,7 @@ def _count_keys(q_coords: Tensor, visible: Tensor | None, axes: int, owner: str)
     """Keys of each query in float64, at least 1: those that are visible, or up to its own position; NaN at none."""
     check_coords(q_coords, axes, "q_coords", owner=f"{owner}(axes={{axes}})")
     if visible is not None:
-        if visible.dtype == torch.bool or visible.is_floating_point() or visible.is_complex():
-            raise TypeError(f"visible must hold integers, the number of keys of each query, got {visible.dtype}")
+        check_signed("visible", visible)
         if not visible.ndim or visible.shape[-1] != q_coords.shape[-2]:
             raise ValueError(f"visible has shape {tuple(visible.shape)}, but there are {q_coords.shape[-2]} queries")
         return visible.double().clamp(min=1)

@@ -6,8 +6,8 @@ tokens whose intermediate values stay in a processor's cache. Both multiply and 
 bits, but for a pair with an infinite channel, which is infinite or NaN.
 """
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,28 @@ Layout = Literal["half", "interleaved"]
 BLOCK = 2**19
 # Entries of x below which those calls take longer than what they save.
 FEW = 2**16
+
+_fused: Callable[..., Any] | None = None
+
+
+def fuse_rotations(enabled: bool = True) -> None:
+    """Has large tensors turned by one kernel outside of compiled models, too, at the speed of a copy.
+
+    `torch.compile` makes it of the formula at the first of them, which takes seconds for each precision, layout and
+    order of dimensions, and on a CPU needs a C++ compiler. The last bit may differ from that without it.
+
+    Args:
+        enabled: False goes back to how it was.
+
+    Example:
+        >>> fuse_rotations()
+        >>> rotation = RoPE(head_dim=64)(sequence_coords(7))
+        >>> rotation.apply(torch.randn(2, 3, 7, 64)).shape  # too small to be worth it
+        torch.Size([2, 3, 7, 64])
+        >>> fuse_rotations(False)
+    """
+    global _fused
+    _fused = torch.compile(formula, dynamic=True, fullgraph=True) if enabled else None
 
 
 def turn(
@@ -73,6 +95,8 @@ class Turn(Function):
 
     @staticmethod
     def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+        if _fused is not None:
+            return _fused(x, cos, sin, layout)
         # With the strides of x: heads that are a view of (b, n, h, d) come out as such a view.
         like = torch.preserve_format if x.stride(-1) == 1 else torch.contiguous_format
         result = torch.empty_like(x, memory_format=like)

@@ -7,7 +7,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmpos import RoPE, Rotation, sequence_coords
+from mmpos import RoPE, Rotation, fuse_rotations, sequence_coords
 from mmpos.encodings import turn as module
 from mmpos.encodings.turn import formula, turn
 
@@ -280,3 +280,46 @@ def test_an_infinite_channel_spoils_its_pair_only():
         partner = 4 if layout == "half" else 1
         got = turn(x, cos, sin, layout)
         assert (~got.isfinite()).nonzero().tolist() == [[1, 2, 0], [1, 2, partner]]
+
+
+@pytest.fixture
+def fused():
+    fuse_rotations()
+    yield
+    fuse_rotations(False)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_fused_rotation_is_the_same_to_a_rounding(fused, layout, dtype):
+    rotation = RoPE(head_dim=10, rotary_dim=8, layout=layout)(sequence_coords(300))
+    x = draw(2, 3, 300, 10).to(dtype).requires_grad_()
+    slope = draw(2, 3, 300, 10, seed=1).to(dtype)
+    got = rotation.apply(x)
+    (to_x,) = torch.autograd.grad(got, x, slope)
+    want, back = (formula(each.double(), rotation.cos, sin, layout) for each, sin in (
+        (x.detach(), rotation.sin), (slope, -rotation.sin),
+    ))  # fmt: skip
+    for ours, exact in ((got, want), (to_x, back)):
+        assert ours.dtype == dtype
+        rounding = torch.finfo(dtype).eps / 2 * exact.abs() + 1e-6
+        assert ((ours.double() - exact).abs() <= rounding).all()
+
+
+def test_fused_rotations_are_made_once_and_keep_little(fused):
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.shape), lambda tensor: tensor):
+        for length in (64, 100, 256, 4096):
+            rotation = RoPE(head_dim=8)(sequence_coords(length))
+            rotation.apply(torch.randn(1, 2, length, 8, requires_grad=True))
+            assert {tuple(shape) for shape in kept[-2:]} == {(1, length, 4)}
+    assert len(kept) == 8
+    assert 1 <= torch._dynamo.utils.counters["frames"]["ok"] <= 2
+
+
+def test_what_is_no_longer_fused_is_as_it_was(fused):
+    rotation, x = RoPE(head_dim=8)(sequence_coords(50)), draw(2, 3, 50, 8).float()
+    rotation.apply(x)
+    fuse_rotations(False)
+    assert torch.equal(rotation.apply(x), formula(x, rotation.cos, rotation.sin, "half"))

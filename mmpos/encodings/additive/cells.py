@@ -34,7 +34,9 @@ def enclose(
 ) -> tuple[Shaped[Tensor, "*batch n a"], Bool[Tensor, "*batch n 1"]]:
     """Refuses coordinates outside the grid; where values cannot be read, such tokens get cell 0 and are marked."""
     outside = ((coords < 0) | (coords > torch.tensor(size, device=coords.device) - 1)).any(-1, keepdim=True)
-    finite = coords.isfinite().all(-1, keepdim=True)
+    # Integers are not asked, which other runtimes do not answer.
+    known = coords.isfinite() if coords.is_floating_point() else torch.ones_like(coords, dtype=torch.bool)
+    finite = known.all(-1, keepdim=True)
     if not (torch.compiler.is_compiling() or coords.is_meta) and (outside & finite).any():
         raise ValueError(_outside_message(coords, size, owner))
     outside = outside | ~finite

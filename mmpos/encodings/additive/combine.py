@@ -135,6 +135,9 @@ def _place(name: str, parts: Sequence[AdditiveEncoding], on: Sequence[Sequence[i
         if len(set(counts)) > 1:
             raise ValueError(f"parts have axes={_listed(counts)}: say with on which axes each takes")
         return (tuple(range(counts[0])),) * len(parts), counts[0]
+    rows = [on, *on] if isinstance(on, Sequence) else [on]
+    if any(isinstance(row, str | bytes) or not isinstance(row, Sequence) for row in rows):
+        raise TypeError(f"on must be a sequence of axes for each part, got {on!r}")
     if len(on) != len(parts):
         raise ValueError(f"on must have axes for each of the {len(parts)} parts, got {on!r}")
     placed: Axes = tuple(tuple(axes) for axes in on)

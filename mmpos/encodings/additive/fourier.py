@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_flag, check_number
 from ...frequencies import Pair, Place, Series, Spectrum, angles
 from ...phases import DIGITS, TURN
-from ...scaling.base import check_number
 from ..base import AdditiveEncoding
 from ..checks import check_coords, check_length, check_positive, keep_float32
 from .finite import finite_or_nan
@@ -101,6 +101,7 @@ class Fourier(AdditiveEncoding):
             check_positive(name, size)
         if not isinstance(order, str) or sorted(order.split()) != sorted(ORDER):
             raise ValueError(f"order must be the words axis, band and wave in any order, got {order!r}")
+        check_flag("include_coords", include_coords)
         self.axes, self.num_bands, self.bands = axes, num_bands, bands
         self.include_coords, self.order = include_coords, order
         self.spectrum = _block_spectrum(bands, axes, num_bands)
@@ -162,6 +163,7 @@ class GaussianFourier(AdditiveEncoding):
         check_positive("dim", dim)
         check_positive("axes", axes)
         check_number("sigma", sigma)
+        check_flag("learned", learned)
         if dim % 2:
             raise ValueError(f"dim ({dim}) must be even")
         self.dim, self.axes, self.sigma = dim, axes, sigma

@@ -1,6 +1,5 @@
 """Bumps: features that are high near a place and low elsewhere."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
@@ -8,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ...scaling.base import check_number
+from ...arguments import check_number, check_real
 from ..base import AdditiveEncoding
 from ..checks import check_coords, check_length, check_positive
 from .finite import finite_or_nan
@@ -71,6 +70,7 @@ class RadialBasis(AdditiveEncoding):
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
         if period is not None:
             check_number("period", period)
+            period = float(period)
         self.axes, self.period = axes, period
         self.kernel: Kernel = kernel
         self.centers, spacing = _centers(centers, period)
@@ -117,8 +117,9 @@ def _centers(centers: int | Sequence[float], period: float | None) -> tuple[tupl
     for place in centers:
         if isinstance(place, bool) or not isinstance(place, int | float):
             raise TypeError(f"centers must be numbers, got {place!r}")
-    if not centers or not all(map(math.isfinite, centers)):
-        raise ValueError(f"centers must be finite numbers, at least one, got {centers}")
+        check_real("centers", place)
+    if not centers:
+        raise ValueError("centers must be finite numbers, at least one, got none")
     return tuple(map(float, centers)), None
 
 

@@ -57,8 +57,8 @@ class Seasonal(AdditiveEncoding):
         check_positive("dim", 1 if dim is None else dim)
         check_positive("axes", axes)
         self.axes, self.periods = axes, periods_of_axes(periods, axes)
-        self.harmonics = harmonics if isinstance(harmonics, int) else tuple(harmonics)
-        self.spectrum = block_spectrum(season_waves(self.periods, self.harmonics))
+        self.harmonics = tuple(harmonics) if isinstance(harmonics, Sequence) else harmonics
+        self.spectrum = block_spectrum(season_waves(self.periods, harmonics))
         num_features = 2 * len(self.spectrum.heads[0])
         self.dim = num_features if dim is None else dim
         self.proj = None if dim is None else nn.Linear(num_features, dim)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_flag
 from ...frequencies import Geometric, Spectrum, check_base
 from ...spectra import Axial, Recipe
 from ..base import AdditiveEncoding
@@ -79,6 +80,8 @@ class Sinusoidal(AdditiveEncoding):
             raise ValueError(f"layout must be 'interleaved', 'axis_half' or 'half', got {layout!r}")
         if uneven not in (None, "odd", "round_up"):
             raise ValueError(f"uneven must be 'odd', 'round_up' or None, got {uneven!r}")
+        check_flag("cos_first", cos_first)
+        check_flag("learned_scale", learned_scale)
         self.dim, self.axes, self.base, self.spectrum = dim, axes, base, spectrum
         self.layout: SinusoidLayout = layout
         self.cos_first, self.uneven = cos_first, uneven

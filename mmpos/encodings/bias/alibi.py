@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_flag, check_number, read_numbers
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive, keep_float32
+from ..checks import check_pair, check_positive, keep_float32
 from .differences import FAR, Coord, Metric, check_metric, check_per, distances, pair_distance, pick, widen
 
 
@@ -60,13 +61,14 @@ class ALiBi(AttentionBias):
         check_positive("num_heads", num_heads)
         check_positive("axes", axes)
         check_metric(metric)
-        if not 0 < max_bias < math.inf:
-            raise ValueError(f"max_bias must be positive and finite, got {max_bias}")
+        check_number("max_bias", max_bias)
+        check_flag("learned", learned)
         if slopes is not None:
+            slopes = read_numbers("slopes", slopes)
             _check_slopes(slopes, num_heads, max_bias, learned)
         self.num_heads, self.axes, self.per = num_heads, axes, check_per(per, axes)
         self.metric: Metric = metric
-        self.slopes = alibi_slopes(num_heads, max_bias) if slopes is None else tuple(map(float, slopes))
+        self.slopes = alibi_slopes(num_heads, max_bias) if slopes is None else slopes
         self.learned = learned
         if learned:
             self.exponents = nn.Parameter(torch.empty(num_heads, dtype=torch.float32))
@@ -122,8 +124,7 @@ class ALiBi(AttentionBias):
         return slopes.where(known.unsqueeze(-3), torch.nan), behind.unsqueeze(-3)
 
     def _check(self, q_coords: Tensor, k_coords: Tensor) -> None:
-        check_coords(q_coords, self.axes, "q_coords", owner="ALiBi(axes={axes})")
-        check_coords(k_coords, self.axes, "k_coords", owner="ALiBi(axes={axes})")
+        check_pair(q_coords, k_coords, self.axes, owner="ALiBi(axes={axes})")
 
     def _slopes(self, device: torch.device) -> Float[Tensor, " h"]:
         if self.learned:

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_number, read_numbers
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive
+from ..checks import check_pair, check_positive
 from .differences import Coord, subtract, widen
 
 LAST = 2**63 - 1  # of int64
@@ -93,8 +94,7 @@ class T5Bias(AttentionBias):
         key: Float[Tensor, "*rows g k d"] | None = None,
         tokens: Float[Tensor, "*rows k c"] | None = None,
     ) -> Float[Tensor, "*batch h q k"]:
-        check_coords(q_coords, self.axes, "q_coords", owner="T5Bias(axes={axes})")
-        check_coords(k_coords, self.axes, "k_coords", owner="T5Bias(axes={axes})")
+        check_pair(q_coords, k_coords, self.axes, owner="T5Bias(axes={axes})")
         q, k = widen(q_coords)[..., :, None, :], widen(k_coords)[..., None, :, :]
         rows = self.weight.float().mT
         total = None
@@ -155,6 +155,7 @@ def t5_boundaries(num_buckets: int, max_distance: float) -> list[float]:
     The first half hold one distance each; bucket ``b`` of the others, of which ``e`` is the first, begins at
     ``e * (max_distance / e) ** ((b - e) / (num_buckets - e))``.
     """
+    check_number("max_distance", max_distance)
     exact = num_buckets // 2
     if exact < 1:
         raise ValueError(f"num_buckets must be at least 2 for each direction, got {num_buckets}")
@@ -175,9 +176,7 @@ def _or_nan(bias: Float[Tensor, "*out"], step: Shaped[Tensor, "*shape"]) -> Floa
 
 
 def _check_boundaries(boundaries: Sequence[float]) -> tuple[float, ...]:
-    if isinstance(boundaries, str) or any(isinstance(edge, str) for edge in boundaries):
-        raise TypeError(f"boundaries must be numbers, got {boundaries!r}")
-    edges = tuple(float(edge) for edge in boundaries)
+    edges = read_numbers("boundaries", boundaries)
     if not edges or not all(low < high < math.inf for low, high in zip((0.0, *edges), edges, strict=False)):
         raise ValueError(f"boundaries must rise from above 0 and be finite, got {boundaries}")
     return edges

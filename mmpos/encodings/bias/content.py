@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...arguments import check_tensor
+
 
 def check_content(owner: str, name: str, content: Tensor | None, sizes: Mapping[str, int]) -> Tensor:
     """Refuses content that is missing or does not fit.
@@ -24,6 +26,7 @@ def check_content(owner: str, name: str, content: Tensor | None, sizes: Mapping[
     wanted = ", ".join(f"{size} {what}" for what, size in sizes.items())
     if content is None:
         raise ValueError(f"{owner} reads {name}, (..., {wanted}), but got none")
+    check_tensor(name, content)
     if not content.is_floating_point():
         raise TypeError(f"{name} must be real floating point, got {content.dtype}")
     found = content.shape[-len(sizes) :]

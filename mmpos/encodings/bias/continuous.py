@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive
+from ..checks import check_pair, check_positive
 from .content import inner_products
 from .differences import differences
 from .lookup import flat_index, take_columns
@@ -87,8 +87,7 @@ class ContinuousBias(AttentionBias):
         key: Float[Tensor, "*rows g k d"] | None = None,
         tokens: Float[Tensor, "*rows k c"] | None = None,
     ) -> Float[Tensor, "*batch h q k"]:
-        for name, coords in (("q_coords", q_coords), ("k_coords", k_coords)):
-            check_coords(coords, self.axes, name, owner="ContinuousBias(window={order})")
+        check_pair(q_coords, k_coords, self.axes, owner="ContinuousBias(window={order})")
         steps = differences(q_coords, k_coords)
         if steps.is_floating_point():
             # NaN would reach the gradients of the weights even where nobody uses the bias.

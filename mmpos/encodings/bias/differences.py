@@ -107,7 +107,9 @@ def check_metric(metric: str) -> None:
 
 def check_per(per: float | Sequence[float], axes: int) -> tuple[float, ...]:
     """The coordinate units that count as 1 for each axis, from one number for all or one for each."""
-    units = (per,) * axes if isinstance(per, int | float | str) else tuple(per)
+    if isinstance(per, str | bytes) or not isinstance(per, int | float | Sequence):
+        raise TypeError(f"per must be a number or a sequence of them, got {per!r}")
+    units = (per,) * axes if isinstance(per, int | float) else tuple(per)
     if len(units) != axes:
         raise ValueError(f"per must be one number for all axes or one for each of {axes}, got {per}")
     for unit in units:

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive
+from ..checks import check_pair, check_positive
 from .differences import Coord
 from .offsets import cells_of, check_window, fit_table, offset_bias, offset_score, resize_table, table_shape
 
@@ -75,8 +75,7 @@ class ERPE(AttentionBias):
         key: Float[Tensor, "*rows g k d"] | None = None,
         tokens: Float[Tensor, "*rows k c"] | None = None,
     ) -> Float[Tensor, "*batch h q k"]:
-        for name, coords in (("q_coords", q_coords), ("k_coords", k_coords)):
-            check_coords(coords, self.axes, name, owner="ERPE(size={order})")
+        check_pair(q_coords, k_coords, self.axes, owner="ERPE(size={order})")
         return offset_bias(self.weight, q_coords, k_coords, owner="ERPE")
 
     def score(self, head: Int[Tensor, ""], q_coord: Coord, k_coord: Coord) -> Float[Tensor, ""]:

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive
+from ..checks import check_pair, check_positive
 from .differences import Coord, widen
 from .lookup import read_entry, read_rows
 
@@ -77,8 +77,7 @@ class GroupBias(AttentionBias):
         key: Float[Tensor, "*rows g k d"] | None = None,
         tokens: Float[Tensor, "*rows k c"] | None = None,
     ) -> Float[Tensor, "*batch h q k"]:
-        for name, coords in (("q_coords", q_coords), ("k_coords", k_coords)):
-            check_coords(coords, self.axes, name, owner="GroupBias(axes={axes})")
+        check_pair(q_coords, k_coords, self.axes, owner="GroupBias(axes={axes})")
         q_ids, k_ids = (self._id(coords.unbind(-1)) for coords in (q_coords, k_coords))
         if self.num_groups is not None:
             self._check_ids("q_coords", q_ids, self.num_groups)
@@ -121,4 +120,8 @@ def _choose(
     q_ids: Shaped[Tensor, "*#shape"], k_ids: Shaped[Tensor, "*#shape"], own: Tensor, other: Tensor
 ) -> Float[Tensor, "*shape"]:
     """``own`` where ids are the same, else ``other``; NaN where one is NaN."""
-    return torch.where(q_ids == k_ids, own, other).masked_fill(q_ids.isnan() | k_ids.isnan(), torch.nan)
+    chosen = torch.where(q_ids == k_ids, own, other)
+    for ids in (q_ids, k_ids):
+        if ids.is_floating_point():
+            chosen = chosen.masked_fill(ids.isnan(), torch.nan)
+    return chosen

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_number
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive, keep_float32
+from ..checks import check_pair, check_positive, keep_float32
 from .content import inner_products
 from .differences import Coord, Metric, check_metric, check_per, distance, distances, pair_distance, widen
 from .lookup import take_columns
@@ -97,8 +98,7 @@ class KERPLE(AttentionBias):
         key: Float[Tensor, "*rows g k d"] | None = None,
         tokens: Float[Tensor, "*rows k c"] | None = None,
     ) -> Float[Tensor, "*batch h q k"]:
-        check_coords(q_coords, self.axes, "q_coords", owner="KERPLE(axes={axes})")
-        check_coords(k_coords, self.axes, "k_coords", owner="KERPLE(axes={axes})")
+        check_pair(q_coords, k_coords, self.axes, owner="KERPLE(axes={axes})")
         apart = distances(q_coords, k_coords, self.metric, self.per).unsqueeze(-3)
         return self._bias(self.r1[:, None, None], self.r2[:, None, None], apart)
 
@@ -170,8 +170,7 @@ class FIRE(AttentionBias):
         for name, value in [("num_heads", num_heads), ("axes", axes), ("hidden", hidden)]:
             check_positive(name, value)
         check_metric(metric)
-        if not 0 < threshold < math.inf:
-            raise ValueError(f"threshold must be positive and finite, got {threshold}")
+        check_number("threshold", threshold)
         self.num_heads, self.axes, self.per, self.threshold = num_heads, axes, check_per(per, axes), threshold
         self.metric: Metric = metric
         self.log_c = nn.Parameter(torch.empty(1, dtype=torch.float32))
@@ -196,8 +195,7 @@ class FIRE(AttentionBias):
         key: Float[Tensor, "*rows g k d"] | None = None,
         tokens: Float[Tensor, "*rows k c"] | None = None,
     ) -> Float[Tensor, "*batch h q k"]:
-        check_coords(q_coords, self.axes, "q_coords", owner="FIRE(axes={axes})")
-        check_coords(k_coords, self.axes, "k_coords", owner="FIRE(axes={axes})")
+        check_pair(q_coords, k_coords, self.axes, owner="FIRE(axes={axes})")
         q, k = (distance(widen(coords).unbind(-1), self.metric, self.per) for coords in (q_coords, k_coords))
         share = self._share(distances(q_coords, k_coords, self.metric, self.per), q[..., :, None], k[..., None, :])
         return self._network(share).movedim(0, -3)
@@ -220,7 +218,8 @@ class FIRE(AttentionBias):
         knots, order = (-offset / weight).detach().where(weight != 0, math.inf).sort()
         weight, offset, last = weight[order], offset[order], self.last.weight.float()[:, order]
         passed = torch.ones(len(knots) + 1, len(knots), device=share.device).tril(-1).bool()  # by piece and knot
-        active = torch.where(weight != 0, passed == (weight > 0), offset > 0).float()
+        moves = weight != 0  # chosen by logic, for not every runtime chooses between booleans
+        active = ((moves & (passed == (weight > 0))) | (~moves & (offset > 0))).float()
         slopes, starts = inner_products(torch.stack([last * weight, last * offset]), active[None])
         lines = torch.cat([slopes, starts + self.last.bias.float()[:, None]])
         slope, start = take_columns(lines, torch.bucketize(share.detach(), knots)).chunk(2)

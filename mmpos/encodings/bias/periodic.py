@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from ...arguments import read_numbers
 from ...frequencies import Geometric, block_spectrum, periods_of_axes, season_waves
 from ...phases import DIGITS, TURN
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive, keep_float32
+from ..checks import check_pair, check_positive, keep_float32
 
 Period = float | Decimal
 
@@ -89,8 +90,7 @@ class PeriodicBias(AttentionBias):
         tokens: Float[Tensor, "*rows k c"] | None = None,
     ) -> tuple[Float[Tensor, "*batch h q r"], Float[Tensor, "*batch 1 k r"]]:
         """``cos(q - k) = cos q cos k + sin q sin k``: ``2 num_waves`` channels, each off by at most 1e-7."""
-        check_coords(q_coords, self.axes, "q_coords", owner="PeriodicBias(axes={axes})")
-        check_coords(k_coords, self.axes, "k_coords", owner="PeriodicBias(axes={axes})")
+        check_pair(q_coords, k_coords, self.axes, owner="PeriodicBias(axes={axes})")
         left, right = (torch.cat(self._waves.cos_sin(coords), dim=-1) for coords in (q_coords, k_coords))
         amplitudes = self._amplitudes(q_coords.device)
         return torch.cat([amplitudes, amplitudes], dim=-1)[:, None] * left, right
@@ -145,9 +145,11 @@ def sandwich_bias(num_heads: int, dim: int = 128, base: float = 10000.0) -> Peri
 
 def _rows(amplitudes: Sequence[float] | Sequence[Sequence[float]], num_heads: int, num_waves: int) -> list[list[float]]:
     """Fixed amplitudes ``(h, w)``, from one row for all heads or one for each."""
-    nested = [isinstance(row, Sequence) for row in amplitudes]
-    rows = list(amplitudes) if any(nested) else [amplitudes] * num_heads
-    found = [list(map(float, row)) for row in rows]  # pyright: ignore[reportArgumentType]
+    if not isinstance(amplitudes, Sequence):
+        raise TypeError(f"amplitudes must be a sequence of numbers, for all heads or for each, got {amplitudes!r}")
+    nested = any(isinstance(row, Sequence) for row in amplitudes)
+    rows = list(amplitudes) if nested else [amplitudes] * num_heads
+    found = [list(read_numbers("amplitudes", row)) for row in rows]
     if len(found) != num_heads or any(len(row) != num_waves for row in found):
         shape = (len(found), len(found[0]) if found else 0)
         raise ValueError(f"amplitudes must be ({num_heads}, {num_waves}), one for each head and wave, got {shape}")

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_flag, check_real
 from ...resample import resample_table
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive
+from ..checks import check_pair, check_positive
 from .content import check_content, inner_products
 from .differences import differences
 from .offsets import cells_of
@@ -89,6 +90,9 @@ class RelativeLogits(AttentionBias):
         self.extent, self.ahead, self.beyond, self.per_head = extents, aheads, beyond, per_head
         self.axes, self.needs_cells = len(extents), beyond == "error"
         self.needs = frozenset({"query" if rank is None else "tokens"})
+        check_flag("per_head", per_head)
+        if scale is not None:
+            check_real("scale", scale)
         self.scale = (width**-0.5 if rank is None else 1.0) if scale is None else scale
         self.rows = [behind + front + 1 for behind, front in zip(extents, aheads, strict=True)]
         self.weight = nn.Parameter(torch.empty(num_heads if per_head else 1, sum(self.rows), width))
@@ -112,7 +116,7 @@ class RelativeLogits(AttentionBias):
         key: Float[Tensor, "*rows g k d"] | None = None,
         tokens: Float[Tensor, "*rows q c"] | None = None,
     ) -> Float[Tensor, "*out h q k"]:
-        self._check_coords(q_coords, k_coords)
+        check_pair(q_coords, k_coords, self.axes, owner="RelativeLogits(extent={order})")
         steps, tables = differences(q_coords, k_coords), self._tables(q_coords, query, tokens)
         parts = [self._on_axis(axis, tables[axis], steps[..., axis]) for axis in range(self.axes)]
         bias = sum(parts[1:], parts[0]).float()
@@ -135,7 +139,7 @@ class RelativeLogits(AttentionBias):
         None on one axis and where these are more than half as many as keys, which spares nothing; where compiled code
         cannot know them; and where gradients flow to coordinates of keys.
         """
-        self._check_coords(q_coords, k_coords)
+        check_pair(q_coords, k_coords, self.axes, owner="RelativeLogits(extent={order})")
         if self.axes == 1 or torch.compiler.is_compiling() or k_coords.is_meta or k_coords.requires_grad:
             return None
         if not all(part.isfinite().all() for part in (q_coords, k_coords) if part.is_floating_point()):
@@ -209,10 +213,6 @@ class RelativeLogits(AttentionBias):
             vectors = inner_products(tokens.unsqueeze(-3), self.token_weight)
         weight = self.scale * self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
         return inner_products(vectors, weight).split(self.rows, dim=-1)
-
-    def _check_coords(self, q_coords: Tensor, k_coords: Tensor) -> None:
-        for name, coords in (("q_coords", q_coords), ("k_coords", k_coords)):
-            check_coords(coords, self.axes, name, owner="RelativeLogits(extent={order})")
 
     def _on_axis(
         self, axis: int, table: Float[Tensor, "*rows h q r"], steps: Shaped[Tensor, "*batch q k"]

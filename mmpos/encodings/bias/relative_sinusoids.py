@@ -4,10 +4,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_real
 from ...frequencies import check_base
 from ...spectra import Axial
 from ..base import AttentionBias
-from ..checks import check_coords, check_positive
+from ..checks import check_pair, check_positive
 from .content import check_content, inner_products
 
 
@@ -55,6 +56,8 @@ class RelativeSinusoids(AttentionBias):
         for name, size in {"num_heads": num_heads, "head_dim": head_dim, "dim": dim, "axes": axes}.items():
             check_positive(name, size)
         check_base(base)
+        if scale is not None:
+            check_real("scale", scale)
         self.num_heads, self.head_dim, self.dim, self.axes, self.base = num_heads, head_dim, dim, axes, base
         self.scale = head_dim**-0.5 if scale is None else scale
         self.spectrum = Axial().spectrum(dim, axes, base, name="dim")
@@ -109,8 +112,7 @@ class RelativeSinusoids(AttentionBias):
         self, q_coords: Tensor, k_coords: Tensor, query: Tensor | None, key: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What queries make of each sine and cosine, what keys add, and the cosines and sines of their coordinates."""
-        for name, coords in (("q_coords", q_coords), ("k_coords", k_coords)):
-            check_coords(coords, self.axes, name, owner="RelativeSinusoids(axes={axes})")
+        check_pair(q_coords, k_coords, self.axes, owner="RelativeSinusoids(axes={axes})")
         q_turns, k_turns = (torch.cat(self.spectrum.cos_sin(coords), -1) for coords in (q_coords, k_coords))
         by_query, by_key = self._by_query(query, q_coords.shape[-2]), self._by_key(key, k_coords.shape[-2])
         return by_query, by_key, q_turns, k_turns
