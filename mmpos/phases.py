@@ -13,6 +13,7 @@ from decimal import Decimal, localcontext
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 DIGITS = 60
 TURN = Decimal("6.28318530717958647692528676655900576839433879875021164194988918")  # 2 pi
@@ -25,6 +26,10 @@ QUARTER_SINE = (3373259426, -1387197326, 171138528, -10053703, 344064, -7341)
 
 # Angles that are computed at a time: what is between, in int64, then stays in a processor's cache.
 ANGLES = 2**18
+
+# A table of the coordinates of single axes is worth it for so many angles, and so many times more tokens than rows.
+MANY = 2**14
+FEWER = 4
 
 Steps = tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]  # (limb, h, a, p)
 
@@ -43,6 +48,8 @@ def exact_cos_sin(
 
     A coordinate that is NaN, infinite or beyond int64 gives NaN for its token. No gradient flows to coordinates.
     """
+    if (turns := _turns_by_axis(coords, steps)) is not None:
+        return turns
     tokens = _tokens_at_a_time(coords, steps)
     if tokens is not None:
         parts = [exact_cos_sin(part, steps) for part in coords.split(tokens, dim=-2)]
@@ -50,10 +57,48 @@ def exact_cos_sin(
         return cos, sin
     if not coords.is_floating_point():
         return _cos_sin(_phase(_integer_limbs(coords.to(torch.int64)), steps))
-    valid = (coords.abs() < 2**63).all(-1, keepdim=True)
+    valid = (coords.abs() < 2.0**63).all(-1, keepdim=True)
     cos, sin = _cos_sin(_phase(_float_limbs(coords.where(valid, 0)), steps))
     valid = valid.unsqueeze(-3)
     return cos.where(valid, torch.nan), sin.where(valid, torch.nan)
+
+
+def _turns_by_axis(
+    coords: Shaped[Tensor, "*batch n a"], steps: Steps
+) -> tuple[Float[Tensor, "*batch h n p"], Float[Tensor, "*batch h n p"]] | None:
+    """The same, made once for each coordinate that an axis has, as the few rows and columns of a grid; None elsewhere.
+
+    Every pair must turn with one axis alone. Looking at coordinates would stop a device that is not the processor.
+    """
+    if torch.compiler.is_compiling() or type(coords) is not Tensor or is_functorch_wrapped_tensor(coords):
+        return None
+    if coords.device.type != "cpu" or coords.is_floating_point():
+        return None
+    heads, axes, pairs = len(steps[0]), len(steps[0][0]), len(steps[0][0][0])
+    tokens = coords.numel() // max(axes, 1)
+    if tokens * heads * pairs < MANY:
+        return None
+    turning = [
+        {axis for axis in range(axes) for head in range(heads) for limb in steps if limb[head][axis][pair]}
+        for pair in range(pairs)
+    ]
+    if any(len(found) > 1 for found in turning):
+        return None
+    lows, highs = (end.tolist() for end in coords.flatten(0, -2).to(torch.int64).aminmax(dim=0))
+    if FEWER * (sum(highs) - sum(lows) + axes) > tokens:
+        return None
+    parts, order = [], []
+    for axis, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        own = [pair for pair, found in enumerate(turning) if found == {axis} or (not found and axis == 0)]
+        of_axis = tuple(tuple((tuple(head[axis][pair] for pair in own),) for head in limb) for limb in steps)
+        table = torch.cat(exact_cos_sin(torch.arange(low, high + 1)[:, None], of_axis), dim=0)
+        parts.append(table[:, coords[..., axis].to(torch.int64) - low])
+        order += own
+    turns = torch.cat(parts, dim=-1)
+    if order != sorted(order):
+        turns = turns[..., torch.tensor(order).argsort()]
+    cos, sin = (part.movedim(0, -3) for part in turns.chunk(2))
+    return cos, sin
 
 
 def _tokens_at_a_time(coords: Shaped[Tensor, "*batch n a"], steps: Steps) -> int | None:
