@@ -16,7 +16,6 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from mmpos import AttentionBias, attention, grid_coords, sequence_coords
 from mmpos.attend import choose_backend
@@ -24,6 +23,7 @@ from mmpos.catalogue import ENCODINGS
 from mmpos.factory import build
 
 from .study import RESULTS, setting, write_rows
+from .timing import peak
 
 BIASES = [name for name, (kind, _) in ENCODINGS.items() if kind == "bias"]
 HEADS, WIDTH, DIM = 8, 64, 512
@@ -82,22 +82,10 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def peak(call: Callable[[], object]) -> int:
-    """Bytes that one call holds at most, over what was held before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
-    held = highest = 0
-    events = profiler.profiler.kineto_results.events()
-    for event in sorted((event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        highest = max(highest, held)
-    return highest
-
-
 def measure(names: Sequence[str], tokens: int, mask: str, which: str, repeats: int) -> list[dict[str, str]]:
     """A row for each bias."""
     prepared = {name: prepare(name, tokens, mask, which) for name in names}
-    memory = {name: peak(call) for name, (call, _) in prepared.items()}
+    memory = {name: peak(call, torch.device("cpu")) for name, (call, _) in prepared.items()}
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeats):
         for name, (call, _) in prepared.items():

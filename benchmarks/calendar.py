@@ -14,17 +14,8 @@ import torch
 
 from mmpos.calendar import calendar_coords, calendar_fields
 
+from .specs import FIELDS
 from .study import setting
-
-FIELDS = {
-    "second_of_minute": "second",
-    "minute_of_hour": "minute",
-    "hour_of_day": "hour",
-    "day_of_week": "day_of_week",
-    "day_of_month": "day",
-    "day_of_year": "day_of_year",
-    "month_of_year": "month",
-}
 
 
 def runs(index: pd.DatetimeIndex, zone: str | None) -> dict[str, Callable[[], object]]:

@@ -1,11 +1,11 @@
 """Time of a training step of a ViT-S/16 at 224 x 224 by encoding, beside timm's: python -m benchmarks.vit_step.
 
-Forward and backward of batch 8 in float32, all models in one process, runs interleaved; medians, and their ratio to
-timm's model without rotation.
+Forward and backward of batch 8 in float32, all models in one process, in turns; medians, and of the ratios in each turn
+to timm's model without rotation, to timm's model with the same encoding, and of mixed rotation to axial rotation.
 """
 
 import argparse
-import time
+import math
 from collections.abc import Callable
 from statistics import median
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mmpos.models import VisionTransformer
 
-from .study import setting
+from .timing import Call, ratios, setting, take_turns
 
 SIZES = {"image_size": 224, "patch_size": 16, "in_chans": 3, "num_classes": 1000, "dim": 384, "depth": 12}
 AXIAL = {"name": "RoPE", "axes": 2, "base": 100.0}
@@ -36,12 +36,26 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def step(model: nn.Module, images: Tensor) -> float:
-    """Seconds of one forward and backward pass."""
-    start = time.perf_counter()
-    model(images).square().mean().backward()
-    model.zero_grad(set_to_none=True)
-    return time.perf_counter() - start
+def step(model: nn.Module, images: Tensor) -> Call:
+    """One forward and backward pass."""
+
+    def run() -> None:
+        model(images).square().mean().backward()
+        model.zero_grad(set_to_none=True)
+
+    return run
+
+
+def table(times: dict[str, list[float]]) -> str:
+    """Markdown: milliseconds, ratios to no rotation and to timm's model with the same encoding."""
+    lines = ["| model | step, ms | to timm without rotation | to timm's own |", "|---|---|---|---|"]
+    to_plain = ratios(times, "timm, learned table")
+    for name, each in times.items():
+        to_own = ratios(times, f"timm, {name.partition(', ')[2]}")[name]
+        lines.append(f"| {name} | {median(each):.0f} | {to_plain[name]:.2f} | {to_own:.2f} |")
+    mixed = [f"{ratios(times, f'{owner}, axial rotation')[f'{owner}, mixed rotation']:.2f} ({owner})"
+             for owner in ("mmpos", "timm")]  # fmt: skip
+    return "\n".join([*lines, "", f"Mixed rotation over axial rotation: {', '.join(mixed)}."])
 
 
 def main() -> None:
@@ -51,16 +65,9 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     torch.manual_seed(0)
     images = torch.randn(8, 3, 224, 224)
-    models = {name: make().train() for name, make in MODELS.items()}
-    times: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(repeats + 1):
-        for name, model in models.items():
-            times[name].append(step(model, images))
-    medians = {name: median(values[1:]) for name, values in times.items()}
-    print("| model | step, ms | ratio |\n|---|---|---|")
-    for name, seconds in medians.items():
-        print(f"| {name} | {1000 * seconds:.0f} | {seconds / medians['timm, learned table']:.2f} |")
-    print(f"Median of {repeats} steps of batch 8 in float32; {setting()}.")
+    calls = {name: step(make().train(), images) for name, make in MODELS.items()}
+    print(table(take_turns(calls, images.device, repeats=repeats, seconds=math.inf)))
+    print(f"Medians of {repeats} steps of batch 8 in float32; {setting(images.device)}.")
 
 
 if __name__ == "__main__":
