@@ -27,6 +27,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "list": Command("mmpos.diagnostics.commands.names", "names of the encodings"),
     "show": Command("mmpos.diagnostics.commands.show", "what an encoding does, as tables and pictures", True),
+    "recommend": Command("mmpos.diagnostics.commands.recommend", "which encoding for what, and why"),
+    "compare": Command("mmpos.compare.command", "trains encodings of a study file by seeds, and makes their table"),
 }
 
 

@@ -18,7 +18,7 @@ from tests.image_files import FASHION, NO_FASHION
 
 ROOT = Path(__file__).parents[1]
 BASE = ROOT / "configs" / "base.yaml"
-CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path != BASE)
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path != BASE and path.parent.name != "compare")
 IMAGE = {path.stem: str(path) for path in CONFIGS if path.parent.name == "image"}
 SMALL = ["--model.dim", "16", "--model.depth", "1", "--model.num_heads", "2", "--data.batch_size", "640"]
 BATCHES = ["--data.batch_size", "8"]  # 162 in an epoch

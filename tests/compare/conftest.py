@@ -1,0 +1,56 @@
+"""Studies whose cells take no time."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mmpos.compare import cell, check, read_study
+
+FAKE = Path(__file__).parent / "fake.py"
+
+
+@pytest.fixture
+def fake_runs(monkeypatch):
+    monkeypatch.setattr(cell.sys, "executable", str(FAKE))
+    monkeypatch.setattr(check, "check_cells", lambda cells: None)
+
+
+@pytest.fixture
+def write_study(tmp_path):
+    """Writes a study of two encodings and two seeds, with other keys than usual where they are given."""
+
+    def write(**keys):
+        for name in ("low", "high"):
+            path = tmp_path / f"{name}.yaml"
+            if not path.exists():
+                path.write_text(f"model: {{name: {name}}}\n")
+        usual = {
+            "encodings": {
+                "low": {"config": "low.yaml", "arguments": {"level": 1}},
+                "high": {"config": "high.yaml", "arguments": {"level": 10}},
+            },
+            "seeds": [0, 4],
+            "arguments": {"starts": str(tmp_path / "starts.txt")},
+            "output": "out",
+            "results": "sizes.csv",
+            "columns": "size",
+            "rows": "how",
+            "metrics": {"score": {"digits": 2, "better": "higher"}},
+        }
+        found = {key: value for key, value in (usual | keys).items() if value is not None}
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump(found, sort_keys=False))
+        return read_study(tmp_path / "study.yaml")
+
+    return write
+
+
+@pytest.fixture
+def starts(tmp_path):
+    """The runs that were started: level, seed, process and threads of each."""
+
+    def read():
+        path = tmp_path / "starts.txt"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    return read
