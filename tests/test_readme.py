@@ -74,8 +74,8 @@ def test_comments_that_show_output_are_true(capsys, tmp_path, monkeypatch, resto
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_pages_run_and_print_what_they_say(page, capsys):
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT / "docs")) for page in PAGES])
+def test_pages_run_and_print_what_they_say(page, capsys, restored_table):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     namespace: dict = {}
     for code in blocks:
