@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from torch.utils.data import DataLoader
 
 from . import data, training  # configs find classes by name among those imported
 from .data import SeriesData, VideoFolder
-from .training.checkpoints import check_checkpoint_path, load_weights
+from .training.checkpoints import check_checkpoint_path, explain_unpickling, load_weights
 from .training.forecasts import read_windows, write_forecasts
 from .training.lengths import LengthEvaluation
 from .training.predictions import predict_pictures
@@ -37,7 +38,15 @@ from .training.resolution import ResolutionEvaluation
 from .training.video import predict_clips
 
 DEBUG = "MMPOS_DEBUG"
-USER_ERRORS = (argparse.ArgumentError, ImportError, MisconfigurationException, OSError, TypeError, ValueError)
+USER_ERRORS = (
+    argparse.ArgumentError,
+    ImportError,
+    MisconfigurationException,
+    OSError,
+    TypeError,
+    UnpicklingError,
+    ValueError,
+)
 QUIET = (
     "does not have many workers",  # small data stay in memory
     "exists and is not empty",  # all that is in the folder is the config of this very run
@@ -131,6 +140,9 @@ class CommandLine(LightningCLI):
         for name in config.imports:
             import_module(name)
         config.run = config.run or run_name(*(str(path) for path in config.config or ()))
+        if config.get("weights_only") is False:
+            raise ValueError("weights_only is always true: a checkpoint that is more than weights may be a program")
+        config.weights_only = True  # Lightning would trust what comes from the web
         check_checkpoint_path(config.ckpt_path, required=self.subcommand != "fit")
         check_checkpoint_path(config.weights, name="weights")
         if config.weights and self.subcommand != "fit":
@@ -178,7 +190,7 @@ class CommandLine(LightningCLI):
             sys.exit(128 + (signal.SIGTERM if self.trainer.received_sigterm else signal.SIGINT))
         checkpoint = self.trainer.checkpoint_callback
         best = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
-        self.test(model=self.model, datamodule=self.datamodule, ckpt_path=best or None)
+        self.test(model=self.model, datamodule=self.datamodule, ckpt_path=best or None, weights_only=True)
 
     def test(self, **kwargs: Any) -> None:
         """Tests a checkpoint and prints the results."""
@@ -286,6 +298,8 @@ def make_loggers(root: str, name: str) -> list[Logger]:
 
 def explain(error: BaseException) -> str:
     """What is wrong in one line, without the machinery around it."""
+    if isinstance(error, UnpicklingError):
+        return f"the checkpoint is refused: {explain_unpickling(error)}"
     while str(error).startswith("Does not validate") and error.__cause__ is not None:
         error = error.__cause__  # what the constructor raised
     lines = [line.strip() for line in str(error).splitlines()]

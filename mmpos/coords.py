@@ -6,14 +6,17 @@ Coordinates are int64 where they are indices and float64 where they are real num
 
 from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 from torch import Tensor
+
+from .arguments import check_count, check_device, check_int64, check_integers, check_mask, check_real, is_sequence, move
 
 
 def sequence_coords(
-    length: int, offset: int | Int[Tensor, "*batch"] = 0, *, device: torch.device | str | None = None
+    length: int, offset: int | Integer[Tensor, "*batch"] = 0, *, device: torch.device | str | None = None
 ) -> Int[Tensor, "*batch n 1"]:
     """Positions ``offset, offset + 1, ...`` of the tokens of a sequence.
 
@@ -24,7 +27,7 @@ def sequence_coords(
         device: Where the result lies; the offset's device if that is a tensor.
 
     Raises:
-        ValueError: If ``length`` is negative.
+        ValueError: If ``length`` is negative, or int64 does not hold the positions.
         TypeError: If ``length`` or ``offset`` is not an integer.
 
     Example:
@@ -32,11 +35,15 @@ def sequence_coords(
         tensor([[0, 1, 2],
                 [7, 8, 9]])
     """
-    length = _size("length", length)
+    check_count("length", length)
+    check_device(device)
     if not isinstance(offset, Tensor):
-        return (torch.arange(length, device=device) + _integer("offset", offset))[:, None]
+        check_int64("offset", offset)
+        if isinstance(offset, Integral) and offset + length > 2**63:
+            raise ValueError(f"offset ({offset}) + length ({length}) must be at most 2^63, the end of int64")
+        return (torch.arange(length, device=device) + offset)[:, None]
     check_integers("offset", offset)
-    offset = offset.to(device=device, dtype=torch.int64)
+    offset = move("offset", offset, device).to(torch.int64)
     return (torch.arange(length, device=offset.device) + offset[..., None])[..., None]
 
 
@@ -141,7 +148,7 @@ def volume_coords(
 
 
 def packed_coords(
-    lengths: Sequence[int] | Int[Tensor, " documents"], gap: int = 0, *, device: torch.device | str | None = None
+    lengths: Sequence[int] | Integer[Tensor, " documents"], gap: int = 0, *, device: torch.device | str | None = None
 ) -> tuple[Int[Tensor, "n 1"], Int[Tensor, " n"]]:
     """Positions and document numbers of documents packed end to end into one row.
 
@@ -165,15 +172,23 @@ def packed_coords(
         >>> coords[:, 0], document
         (tensor([0, 1, 2, 0, 1]), tensor([0, 0, 0, 1, 1]))
     """
-    gap = _integer("gap", gap)
+    check_int64("gap", gap)
+    check_device(device)
     total = None
     if not isinstance(lengths, Tensor):
-        lengths = [_size("lengths", length) for length in lengths]
+        if not isinstance(lengths, Sequence) or isinstance(lengths, str | bytes):
+            raise TypeError(f"lengths must be a sequence or a tensor of integers, got {lengths!r}")
+        for length in lengths:
+            check_count("lengths", length)
         total, lengths = sum(lengths), torch.tensor(lengths, dtype=torch.int64, device=device)
     check_integers("lengths", lengths)
     if lengths.ndim != 1:
         raise ValueError(f"lengths must have one axis, got shape {tuple(lengths.shape)}")
-    lengths = lengths.to(device=device, dtype=torch.int64)
+    if isinstance(gap, Integral) and abs(gap) * max(len(lengths) - 1, 1) >= 2**62:
+        raise ValueError(f"gap ({gap}) times the {len(lengths)} documents must fit into int64")
+    lengths = move("lengths", lengths, device).to(torch.int64)
+    if lengths.is_meta and total is None:
+        raise ValueError("lengths must be numbers where they lie on the meta device, which holds none")
     if lengths.numel() and not lengths.is_meta and lengths.min() < 0:
         raise ValueError(f"lengths must not be negative, got {lengths.min().item()}")
     document = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths, output_size=total)
@@ -205,11 +220,11 @@ def padded_coords(mask: Bool[Tensor, "b *grid"], *, device: torch.device | str |
         Counting real cells along each axis of an image follows DETR: Carion et al., 2020, sec. A.4.
         https://arxiv.org/abs/2005.12872
     """
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean (True is a real token), got {mask.dtype}; use mask.bool()")
+    check_mask("mask", mask, "is a real token")
+    check_device(device)
     if mask.ndim < 2:
         raise ValueError(f"mask must have a batch axis and at least one other, got shape {tuple(mask.shape)}")
-    mask = mask.to(device=device)
+    mask = move("mask", mask, device)
     counts = [(mask.cumsum(axis) - 1).where(mask, 0) for axis in range(1, mask.ndim)]
     return torch.stack(counts, dim=-1).flatten(1, -2)
 
@@ -245,9 +260,12 @@ def sphere_coords(
                 [ 1.0000,  0.0000,  0.0000],
                 [-0.5000,  0.8660,  0.0000]], dtype=torch.float64)
     """
+    check_device(device)
     if device is None:
         device = next((each.device for each in (latitude, longitude) if isinstance(each, Tensor)), None)
     lat, lon = _degrees("latitude", latitude, device), _degrees("longitude", longitude, device)
+    if lat.device != lon.device:
+        raise ValueError(f"latitude is on {lat.device} but longitude on {lon.device}")
     try:
         lat, lon = torch.broadcast_tensors(lat, lon)
     except RuntimeError as error:
@@ -268,7 +286,13 @@ def _degrees(name: str, value: Tensor | float | Sequence[float], device) -> Floa
         value.dtype == torch.bool or value.is_complex() or (value.is_floating_point() and value.dtype.itemsize < 4)
     ):
         raise TypeError(f"{name} must be degrees in integers, float32 or float64, got {value.dtype}")
-    return torch.as_tensor(value, dtype=torch.float64, device=device)
+    if isinstance(value, Tensor):
+        return move(name, value, device).double()
+    try:
+        found = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise TypeError(f"{name} must be degrees, a number or a sequence of numbers, got {value!r}") from error
+    return found.to(device)
 
 
 def _sin_cos(degrees: Float[Tensor, "*shape"]) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
@@ -283,39 +307,27 @@ def _sin_cos(degrees: Float[Tensor, "*shape"]) -> tuple[Float[Tensor, "*shape"],
 
 def _lattice(sizes: dict[str, int], spacing, origin, device) -> Shaped[Tensor, "n a"]:
     """All points of a regular grid with named sizes, the last axis fastest."""
+    check_device(device)
+    for name, size in sizes.items():
+        check_count(name, size)
     steps, starts = _per_axis("spacing", spacing, sizes), _per_axis("origin", origin, sizes)
     dtype = torch.int64 if all(isinstance(number, Integral) for number in steps + starts) else torch.float64
+    for (name, size), step, start in zip(sizes.items(), steps, starts, strict=True):
+        if dtype == torch.int64 and max(abs(start), abs(step * size + start)) >= 2**63:
+            raise ValueError(f"origin ({start}) + spacing ({step}) * {name} ({size}) must fit into int64")
     axes = [
-        torch.arange(_size(name, size), dtype=dtype, device=device) * step + start
-        for (name, size), step, start in zip(sizes.items(), steps, starts, strict=True)
+        torch.arange(size, dtype=dtype, device=device) * step + start
+        for size, step, start in zip(sizes.values(), steps, starts, strict=True)
     ]
     return torch.stack(torch.meshgrid(axes, indexing="ij"), dim=-1).flatten(0, -2)
 
 
 def _per_axis(name: str, value: float | Sequence[float], sizes: dict[str, int]) -> list[float]:
-    values: list[float] = list(value) if isinstance(value, Sequence) else [value] * len(sizes)
+    values: list[Any] = list(value) if is_sequence(value) else [value] * len(sizes)
     if len(values) != len(sizes):
         raise ValueError(f"{name} must be one number or one for each of {', '.join(sizes)}, got {value!r}")
     for number in values:
         if isinstance(number, bool) or not isinstance(number, Real):
             raise TypeError(f"{name} must be made of numbers, got {value!r}")
+        check_real(name, number)
     return values
-
-
-def _size(name: str, value: int) -> int:
-    value = _integer(name, value)
-    if value < 0:
-        raise ValueError(f"{name} must not be negative, got {value}")
-    return value
-
-
-def _integer(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    return value
-
-
-def check_integers(name: str, value: Tensor) -> None:
-    """Refuses a tensor that does not hold integers."""
-    if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
-        raise TypeError(f"{name} must hold integers, got {value.dtype}")

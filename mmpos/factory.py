@@ -11,7 +11,7 @@ from torch import nn
 from .catalogue import ENCODINGS, INTERFACES, Kind
 from .encodings import AdditiveEncoding, AttentionBias, Encoding, LogitScale, RotaryEncoding
 from .presets import PRESETS
-from .values import check_arguments, listed, suggest, to_value
+from .values import check_arguments, listed, read_yaml, suggest, to_value
 
 Slot = dict[str, Any] | Callable[..., nn.Module] | None
 
@@ -55,6 +55,10 @@ def register_encoding(name: str, factory: Callable[..., nn.Module], *, kind: Kin
         ValueError: If the name is taken, the kind is unknown, or a function comes without one.
         TypeError: If the factory is not callable, or a class that implements none of the interfaces.
     """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"the encoding name must be text, got {name!r}")
+    if kind is not None:
+        _check_kind(kind)
     if name in _names():
         raise ValueError(f"the encoding name {name!r} is taken")
     if not callable(factory):
@@ -180,13 +184,13 @@ def load_encodings(
         >>> load_encodings("positions.yaml", dim=384, num_heads=6)["image"].rotary
         RoPE(head_dim=64, axes=2, base=100.0, rotary_dim=64, layout='half')
     """
-    import yaml
-
     try:
-        blocks = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+        blocks = read_yaml(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
-    if not isinstance(blocks, Mapping) or not all(isinstance(slots, Mapping) for slots in blocks.values()):
+    if not isinstance(blocks, Mapping) or not all(
+        isinstance(modality, str) and isinstance(slots, Mapping) for modality, slots in blocks.items()
+    ):
         raise ValueError(f"{path} must have a block of slots for each modality, got {blocks!r}")
     sizes: dict[str, Any] = {
         "dim": dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "size": size
@@ -246,7 +250,7 @@ def _find(name: str, kind: Kind | None = None) -> tuple[Callable[..., nn.Module]
 
 
 def _check_kind(kind: str) -> None:
-    if kind not in INTERFACES:
+    if not isinstance(kind, str) or kind not in INTERFACES:
         raise ValueError(f"unknown kind {suggest(str(kind), INTERFACES)}")
 
 

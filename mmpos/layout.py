@@ -68,10 +68,17 @@ def convert_layout(
     check_layout(to)
     check_positive("head_dim", head_dim)
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
+    check_positive("rotary_dim", rotary_dim)
+    if num_heads is not None:
+        check_positive("num_heads", num_heads)
     if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
         raise ValueError(f"rotary_dim ({rotary_dim}) must be even and at most head_dim ({head_dim})")
     if isinstance(weights, Tensor):
         return _convert(weights, to, head_dim, rotary_dim, num_heads, "weights")
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"weights must be a tensor or a state dict, got {type(weights).__name__}")
+    if not isinstance(names, str):
+        raise TypeError(f"names must be a regular expression, got {names!r}")
     chosen = [name for name in weights if re.search(names, name)]
     if not chosen:
         raise ValueError(f"no name of the state dict matches {names!r}; it has {', '.join(list(weights)[:5])}, ...")

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .arguments import check_flag, check_int64, check_is_number, check_sequence, is_sequence
 from .frequencies import Geometric, Pair, Series, Spectrum
 
 
@@ -20,6 +22,12 @@ class Recipe(ABC):
     @abstractmethod
     def spectrum(self, width: int, axes: int, base: float, name: str = "width") -> Spectrum:
         """The spectrum; ``base`` serves where the recipe has no series of its own, ``name`` is for errors."""
+
+
+def check_series(name: str, series: Series | None) -> None:
+    """Refuses what is neither a series nor None."""
+    if not isinstance(series, Series | None):
+        raise TypeError(f"{name} must be a series such as Geometric or Periods, got {series!r}")
 
 
 @dataclass(frozen=True)
@@ -56,12 +64,22 @@ class Axial(Recipe):
     def __post_init__(self):
         for name in ("channels", "weights", "order"):
             if getattr(self, name) is not None:
+                check_sequence(name, getattr(self, name))
                 object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("channels", "order"):
+            for number in getattr(self, name) or ():
+                check_int64(name, number)
+        for weight in self.weights or ():
+            check_is_number("weights", weight)
+        if self.remainder is not None:
+            check_int64("remainder", self.remainder)
+        check_series("series", self.series)
+        check_flag("dealt", self.dealt)
         if self.channels is not None and self.weights is not None:
             raise ValueError("give channels or weights, not both")
         if self.channels is not None and any(count < 0 or count % 2 for count in self.channels):
             raise ValueError(f"channels must be even and not negative, got {self.channels}")
-        if self.weights is not None and not (min(self.weights) >= 0 and 0 < sum(self.weights) < math.inf):
+        if self.weights is not None and not (min(self.weights, default=0) >= 0 and 0 < sum(self.weights) < math.inf):
             raise ValueError(f"weights must not be negative or all 0, got {self.weights}")
         if self.remainder is not None and self.weights is None:
             raise ValueError("remainder says where the rounding of weights goes, but there are no weights")
@@ -125,7 +143,11 @@ class Sections(Recipe):
     series: Series | None = None
 
     def __post_init__(self):
+        if not isinstance(self.sections, Sequence):
+            raise TypeError(f"sections must be integers, got {self.sections!r}")
         object.__setattr__(self, "sections", tuple(self.sections))
+        check_flag("interleaved", self.interleaved)
+        check_series("series", self.series)
         if any(isinstance(count, bool) or not isinstance(count, Integral) for count in self.sections):
             raise TypeError(f"sections must be integers, got {self.sections}")
         if any(count < 0 for count in self.sections):
@@ -165,8 +187,11 @@ class Shared(Recipe):
     series: Series | Sequence[Series] | None = None
 
     def __post_init__(self):
-        if isinstance(self.series, Sequence):
+        if is_sequence(self.series):
             object.__setattr__(self, "series", tuple(self.series))
+        every: Any = self.series
+        for series in every if isinstance(every, tuple) else (every,):
+            check_series("series", series)
 
     def spectrum(self, width: int, axes: int, base: float, name: str = "width") -> Spectrum:
         if width % 2:
@@ -195,10 +220,12 @@ class Given(Recipe):
     def __post_init__(self):
         try:
             freqs = torch.as_tensor(self.freqs, dtype=torch.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise ValueError(f"freqs must be (axes, pairs) or (heads, axes, pairs), got {self.freqs}") from error
         if freqs.ndim not in (2, 3) or not freqs.numel():
             raise ValueError(f"freqs must be (axes, pairs) or (heads, axes, pairs), got shape {tuple(freqs.shape)}")
+        if freqs.is_meta:
+            raise ValueError("freqs must have values, got a tensor on the meta device")
         if not freqs.isfinite().all():
             raise ValueError(f"freqs must be finite, got {self.freqs}")
         rows = freqs.reshape(-1, *freqs.shape[-2:]).tolist()
@@ -226,6 +253,12 @@ class Learned:
     start: Recipe = Axial()
     log: bool = False
     per_head: bool = False
+
+    def __post_init__(self):
+        if not isinstance(self.start, Recipe):
+            raise TypeError(f"start must be a fixed spectrum: Axial, Sections, Shared or Given, got {self.start!r}")
+        check_flag("log", self.log)
+        check_flag("per_head", self.per_head)
 
     def draw(self, spectrum: Spectrum, num_heads: int | None) -> Float[Tensor, "h p"]:
         """What is learned, at its start."""

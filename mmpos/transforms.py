@@ -5,13 +5,24 @@ Each takes coordinates ``(..., n, a)`` and returns new ones in float64. Random o
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 from torch import Tensor
 
-from .coords import check_integers
+from .arguments import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_generator,
+    check_integers,
+    check_mask,
+    check_positions,
+    check_real,
+    check_same_device,
+    is_sequence,
+)
 
 
 def normalise(
@@ -36,10 +47,14 @@ def normalise(
     Reference:
         Siméoni et al., DINOv3, 2025, sec. 3.2. https://arxiv.org/abs/2508.10104
     """
-    if len(size) != coords.shape[-1] or min(size) < 1:
+    check_positions("coords", coords)
+    check_choice("by", by, ("separate", "max", "min"))
+    if not isinstance(size, Sequence) or isinstance(size, str | bytes):
+        raise TypeError(f"size must be a sequence of numbers, got {size!r}")
+    for side in size:
+        check_real("size", side)
+    if len(size) != coords.shape[-1] or not all(side > 0 for side in size):
         raise ValueError(f"size must have a positive number for each of {coords.shape[-1]} axes, got {tuple(size)}")
-    if by not in ("separate", "max", "min"):
-        raise ValueError(f"by must be 'separate', 'max' or 'min', got {by!r}")
     sides = size if by == "separate" else [max(size) if by == "max" else min(size)] * len(size)
     return (coords.double() + 0.5) / _row(sides, coords) * 2 - 1
 
@@ -72,9 +87,13 @@ def normalise_padded(
         Carion et al., End-to-end object detection with transformers, 2020, sec. A.4, and its released code.
         https://arxiv.org/abs/2005.12872
     """
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean (True is a real token), got {mask.dtype}; use mask.bool()")
-    if (len(mask), mask[0:1].numel(), mask.ndim - 1) != (len(coords), coords.shape[-2], coords.shape[-1]):
+    check_positions("coords", coords)
+    check_mask("mask", mask, "is a real token")
+    check_real("offset", offset)
+    check_real("eps", eps)
+    check_same_device("mask", mask, "coords", coords)
+    grid = mask.shape[1:]
+    if mask.ndim < 2 or coords.shape != (len(mask), math.prod(grid), len(grid)):
         raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit coords of shape {tuple(coords.shape)}")
     counts = [mask.double().sum(axis, keepdim=True).expand_as(mask) for axis in range(1, mask.ndim)]
     shares = (coords.double() + offset) / (torch.stack(counts, dim=-1).flatten(1, -2) + eps)
@@ -89,7 +108,10 @@ def rescale(coords: Shaped[Tensor, "*batch n a"], factor: float | Sequence[float
     Raises:
         ValueError: If the factors are not one for each axis.
     """
-    factors = list(factor) if isinstance(factor, Sequence) else [factor] * coords.shape[-1]
+    check_positions("coords", coords)
+    factors: list[Any] = list(factor) if is_sequence(factor) else [factor] * coords.shape[-1]
+    for number in factors:
+        check_real("factor", number)
     if len(factors) != coords.shape[-1]:
         raise ValueError(f"factor must be one number or one for each of {coords.shape[-1]} axes, got {factor}")
     return coords.double() * _row(factors, coords)
@@ -120,11 +142,17 @@ def shift(
         Likhomanenko et al., CAPE, 2021, sec. 3. https://arxiv.org/abs/2106.03143
         Siméoni et al., DINOv3, 2025, sec. 3.2. https://arxiv.org/abs/2508.10104
     """
-    if not 0 <= reach < math.inf:
-        raise ValueError(f"reach must not be negative, got {reach}")
+    check_positions("coords", coords)
+    check_real("reach", reach)
+    check_flag("whole", whole)
+    check_flag("per_token", per_token)
+    check_generator(generator)
+    if reach < 0 or (whole and reach >= 2**63 - 1):
+        raise ValueError(f"reach must not be negative{', and less than 2^63' * whole}, got {reach}")
     shape = coords.shape if per_token else (*coords.shape[:-2], 1, coords.shape[-1])
     if whole:
-        return coords + torch.randint(int(reach) + 1, shape, generator=generator, device=coords.device)
+        steps = torch.randint(int(reach) + 1, shape, generator=generator, device=coords.device)
+        return (coords.double() if coords.is_floating_point() else coords.long()) + steps
     return coords.double() + _uniform(coords, shape, generator) * reach
 
 
@@ -149,14 +177,18 @@ def jitter(
     Reference:
         Siméoni et al., DINOv3, 2025, sec. 3.2. https://arxiv.org/abs/2508.10104
     """
-    if not 1 <= factor < math.inf:
+    check_positions("coords", coords)
+    check_real("factor", factor)
+    check_flag("shared", shared)
+    check_generator(generator)
+    if factor < 1:
         raise ValueError(f"factor must be at least 1, got {factor}")
     axes = 1 if shared else coords.shape[-1]
     return coords.double() * (_uniform(coords, (*coords.shape[:-2], 1, axes), generator) * math.log(factor)).exp()
 
 
 def subsample(
-    coords: Int[Tensor, "*batch n 1"], length: int, *, generator: torch.Generator | None = None
+    coords: Integer[Tensor, "*batch n 1"], length: int, *, generator: torch.Generator | None = None
 ) -> Int[Tensor, "*batch n 1"]:
     """Replaces positions by a random subset of ``0 ... length - 1`` in order: position ``i`` becomes its ``i``-th.
 
@@ -180,14 +212,14 @@ def subsample(
         Ruoss et al., Randomized positional encodings boost length generalization of transformers, 2023, sec. 3.
         https://arxiv.org/abs/2305.16843
     """
-    tokens = _check_positions(coords, length)
+    tokens = _check_positions(coords, length, generator)
     ranks = torch.rand(*coords.shape[:-2], length, generator=generator, device=coords.device).argsort(dim=-1)
     chosen = ranks[..., :tokens].sort(dim=-1).values
     return chosen.gather(-1, coords[..., 0].long())[..., None]
 
 
 def skip(
-    coords: Int[Tensor, "*batch n 1"], length: int, *, chunks: int = 2, generator: torch.Generator | None = None
+    coords: Integer[Tensor, "*batch n 1"], length: int, *, chunks: int = 2, generator: torch.Generator | None = None
 ) -> Int[Tensor, "*batch n 1"]:
     """Cuts positions into chunks at random and skips a random number of positions before each but the first.
 
@@ -211,7 +243,8 @@ def skip(
     Reference:
         Zhu et al., PoSE, 2023, sec. 3.2. https://arxiv.org/abs/2309.10400
     """
-    tokens = _check_positions(coords, length)
+    tokens = _check_positions(coords, length, generator)
+    check_count("chunks", chunks)
     if not 1 <= chunks <= max(tokens, 1):
         raise ValueError(f"chunks ({chunks}) must be from 1 to the number of tokens ({tokens})")
     rows, options = coords.shape[:-2], {"generator": generator, "device": coords.device}
@@ -224,16 +257,19 @@ def skip(
     return coords.long() + torch.cat([torch.zeros_like(skipped), *skips], dim=-1).gather(-1, own)[..., None]
 
 
-def _check_positions(coords: Tensor, length: int) -> int:
+def _check_positions(coords: Tensor, length: int, generator: torch.Generator | None) -> int:
     """The number of tokens of coordinates that are positions below it."""
     check_integers("coords", coords)
+    check_positions("coords", coords)
+    check_count("length", length)
+    check_generator(generator)
     tokens = coords.shape[-2]
     if coords.shape[-1] != 1:
         raise ValueError(f"coords must have one axis, got shape {tuple(coords.shape)}")
     if length < tokens:
         raise ValueError(f"length ({length}) must be at least the number of tokens ({tokens})")
     if (
-        tokens
+        coords.numel()
         and not torch.compiler.is_compiling()
         and not coords.is_meta
         and not 0 <= coords.min() <= coords.max() < tokens

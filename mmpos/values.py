@@ -38,6 +38,9 @@ VALUES: dict[str, Callable[..., Any]] = {
     "YaRN": YaRN,
 }
 
+# What no config comes near.
+MOST_LEVELS, MOST_VALUES = 40, 100_000
+
 # What YAML 1.1 reads as text though everybody means a number: an exponent without a point or a sign.
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -85,3 +88,51 @@ def suggest(name: str, known: Iterable[str]) -> str:
 def listed(names: Iterable[str]) -> str:
     """Names in a row."""
     return ", ".join(sorted(names, key=str.lower)) or "none"
+
+
+def read_yaml(text: str) -> Any:
+    """What YAML says, of plain values alone: no tag makes an object, and what is ambiguous or endless is refused.
+
+    Raises:
+        ValueError: If it is no YAML, a key stands twice in a mapping, or it unfolds to more than any config has.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that stands twice, of which YAML would take the last."""
+
+        def construct_mapping(self, node, deep=False):
+            seen = []
+            for key_node, _ in node.value:
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
+                key = self.construct_object(key_node, deep=True)
+                if key in seen:
+                    raise ValueError(f"{key!r} stands twice (line {key_node.start_mark.line + 1})")
+                seen.append(key)
+            return super().construct_mapping(node, deep)
+
+    try:
+        found = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # of a value that its tag does not fit
+        raise ValueError(f"a value does not fit its tag: {error}") from error
+    _check_size(found)
+    return found
+
+
+def _check_size(found: Any) -> None:
+    """Refuses values that aliases unfold to millions, or to themselves without an end."""
+    waiting, count = [(found, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if depth > MOST_LEVELS or count > MOST_VALUES:
+            raise ValueError(f"it unfolds to more than {MOST_VALUES} values or {MOST_LEVELS} levels")
+        if isinstance(value, Mapping):
+            waiting += [(item, depth + 1) for pair in value.items() for item in pair]
+        elif isinstance(value, list | tuple | set):
+            waiting += [(item, depth + 1) for item in value]

@@ -53,7 +53,9 @@ def _jaxtyped(plain: Callable, *targets: Callable, **options: Any) -> Callable:
 
     @functools.wraps(target)
     def call(*args, **kwargs):
-        if torch.compiler.is_dynamo_compiling():
+        if (
+            torch.compiler.is_compiling()
+        ):  # by Dynamo or for export, which would take the sizes at hand for the only ones
             return target(*args, **kwargs)
         return CHECKED[place](*args, **kwargs)  # not held in a cell, which Dynamo would look into
 

@@ -18,7 +18,18 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FIL
 
 # What a layer imports lies in its own line or in one above. A new file needs a place here.
 LAYERS = [
-    {"coords", "multimodal", "transforms", "calendar", "phases", "frequencies", "spectra", "scaling", "resample"},
+    {
+        "arguments",
+        "coords",
+        "multimodal",
+        "transforms",
+        "calendar",
+        "phases",
+        "frequencies",
+        "spectra",
+        "scaling",
+        "resample",
+    },
     {"encodings", "layout"},
     {"presets", "values", "catalogue", "factory"},
     {"masks", "attend"},

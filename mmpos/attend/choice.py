@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..masks.sight import serves_any_size
 from .dense import attend_dense
 from .factors import Factors, count_channels, find_factors, widen
 from .flex import attend_flex, why_not_flex
@@ -57,6 +58,8 @@ def choose(problem: Problem, backend: str) -> tuple[Choice, Callable[[], Tensor]
 
 
 def _choose(problem: Problem) -> tuple[Choice, Factors | None]:
+    if serves_any_size():
+        return Choice("sdpa", "an exported program takes any number of tokens"), None
     if problem.bias is None:
         return _choose_unbiased(problem), None
     pairs, many = problem.pairs, problem.pairs > KEPT

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Shaped
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ..encodings import AttentionBias, LogitScale, Rotation
 from ..masks import AttentionMask
+from ..masks.sight import serves_any_size
 from .cache import LayerCache
 from .function import attention
 
@@ -124,4 +126,7 @@ class Attention(nn.Module):
             is_causal=is_causal,
             attn_drop=self.attn_drop if self.training else 0.0,
         )
-        return self.proj_drop(self.proj(rearrange(y, "b h n d -> b n (h d)")))
+        y = rearrange(y, "b h n d -> b n h d")
+        if serves_any_size():  # the kernels that run it may lay results out in another way
+            y = y.clone(memory_format=torch.contiguous_format)
+        return self.proj_drop(self.proj(rearrange(y, "b n h d -> b n (h d)")))

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from ..arguments import check_count, check_flag, check_real, check_tensor
 from ..encodings import AttentionBias, LogitScale, Rotation
 from ..encodings.checks import check_coords
 from ..masks import AttentionMask, Sight
@@ -34,8 +35,10 @@ def prepare(
 ) -> Problem:
     """Checks the arguments of `attention`, rotates and scales, and puts all rows of a batch in one axis."""
     _check_shapes(q, k, v)
-    if num_prefix_tokens < 0:
-        raise ValueError(f"num_prefix_tokens must not be negative, got {num_prefix_tokens}")
+    _check_options(num_prefix_tokens, is_causal, scale, attn_drop)
+    for name, part in (("q_coords", q_coords), ("k_coords", k_coords), ("tokens", tokens)):
+        if part is not None:
+            check_tensor(name, part)
     batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3])
     shape = (*batch, *q.shape[-3:-1], k.shape[-2])
     k_coords = q_coords if k_coords is None else k_coords
@@ -47,6 +50,8 @@ def prepare(
         pair_bias = _coordinate_bias(bias, shape, q_coords, k_coords, content, num_prefix_tokens)
     elif bias is not None:
         pair_bias = _tensor_bias(bias, shape, num_prefix_tokens)
+    if not isinstance(mask, AttentionMask | Tensor | None):
+        raise TypeError(f"mask must be a boolean tensor or an AttentionMask, got {mask!r}")
     mask = AttentionMask(is_causal) & (AttentionMask() if mask is None else mask)
     prefix = num_prefix_tokens if pair_bias is None else pair_bias.k_prefix
     sight = mask.between(shape, num_prefix_tokens=prefix, device=q.device)
@@ -96,6 +101,7 @@ def _coordinate_bias(
 
 
 def _tensor_bias(bias: Tensor, shape: tuple[int, ...], num_prefix_tokens: int) -> TensorBias:
+    check_tensor("bias", bias)
     if not bias.is_floating_point():
         raise TypeError(f"bias must be floating point, got {bias.dtype}; a mask goes to mask")
     if bias.ndim < 2:
@@ -116,6 +122,9 @@ def _evaluate_scale(logit_scale: LogitScale, sight: Sight, q_coords: Tensor | No
 
 def _fit_scale(factor: Tensor, shape: tuple[int, ...], num_prefix_tokens: int) -> Float[Tensor, "#b #h q"]:
     """Factors of all queries, 1 for prefix tokens, which they leave out."""
+    check_tensor("logit_scale", factor)
+    if not factor.is_floating_point() or not factor.ndim:
+        raise TypeError(f"logit_scale must be floating point (..., h, q), got {factor.dtype} {tuple(factor.shape)}")
     missing = _left_out("logit_scale", factor, -1, "queries", shape[-2], num_prefix_tokens)
     check_fit("logit_scale", factor, (*shape[:-2], factor.shape[-1]))
     return flat_rows(F.pad(factor, (missing, 0), value=1.0), shape[:-3], 2)
@@ -161,7 +170,19 @@ def _flat_coords(name: str, coords: Tensor | None, batch: tuple[int, ...]) -> Te
     return flat_rows(coords, batch, 2)
 
 
+def _check_options(num_prefix_tokens: int, is_causal: bool, scale: float | None, attn_drop: float) -> None:
+    check_count("num_prefix_tokens", num_prefix_tokens)
+    check_flag("is_causal", is_causal)
+    if scale is not None:
+        check_real("scale", scale)
+    check_real("attn_drop", attn_drop)
+    if not 0 <= attn_drop <= 1:
+        raise ValueError(f"attn_drop must be from 0 to 1, got {attn_drop}")
+
+
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, part in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, part)
     if min(q.ndim, k.ndim, v.ndim) < 3:
         raise ValueError(
             f"q, k and v must be (..., heads, tokens, channels), got {[tuple(part.shape) for part in (q, k, v)]}"

@@ -118,7 +118,7 @@ def calendar_fields(
     Reference:
         Weeks: ISO 8601:2004, sec. 3.2.2.
     """
-    names = _names(fields, WHOLE)
+    names = field_names(fields, WHOLE)
     instants = read_timestamps(timestamps, unit, device)
     check_shape(instants)
     if values_known(instants.ticks):
@@ -167,19 +167,22 @@ def calendar_coords(
         tensor([[0.0000, 0.0000, 0.0833],
                 [0.0417, 0.0417, 0.1667]], dtype=torch.float64)
     """
-    names = _names(fields, [*WHOLE, *SHARES])
+    names = field_names(fields, [*WHOLE, *SHARES])
     instants = read_timestamps(timestamps, unit, device)
     check_shape(instants)
     return _columns(_turn, names, instants, timezone, torch.float64)
 
 
-def _names(fields: Iterable[str], known: Iterable[str]) -> list[str]:
+def field_names(fields: Iterable[str], known: Iterable[str]) -> list[str]:
+    """The names of fields in a list, all of which are known."""
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names, got {fields!r}; put it into a list")
+    if not isinstance(fields, Iterable) or isinstance(fields, Tensor):
+        raise TypeError(f"fields must be a list of names, got {fields!r}")
     names = list(fields)
     for name in names:
         if name in SHARES and name not in known:
-            raise ValueError(f"{name} is no whole number; calendar_coords has it")
+            raise ValueError(f"fields has {name}: {name} is no whole number; calendar_coords has it")
         check_name("calendar field", name, known)
     return names
 

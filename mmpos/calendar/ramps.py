@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .fields import calendar_fields
+from .fields import WHOLE, calendar_fields, field_names
 from .timestamps import NAT, check_shape, read_timestamps
 
 # How many values a field can take at most.
@@ -57,8 +57,7 @@ def calendar_ramps(
     """
     instants = read_timestamps(timestamps, unit, device)
     check_shape(instants)
-    if not isinstance(fields, str):
-        fields = list(fields)
+    fields = field_names(fields, WHOLE)
     missing = instants.ticks == NAT
     numbers = calendar_fields(instants.ticks.masked_fill(missing, 0), fields, unit=instants.unit, timezone=timezone)
     last = torch.tensor([COUNTS[name] - 1 for name in fields], dtype=torch.float64, device=numbers.device)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..arguments import check_device, move
 from .names import check_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -80,6 +81,7 @@ def read_timestamps(
         TypeError: If they are of a type that cannot hold instants, such as bool, half precision or text.
     """
     check_name("unit", unit, UNITS)
+    check_device(device)
     part = None
     if isinstance(timestamps, int | float) and not isinstance(timestamps, bool):
         if not NAT <= timestamps < -NAT:
@@ -93,7 +95,7 @@ def read_timestamps(
     else:
         values, part, unit = _numbers(timestamps, unit, name)
     if device is not None:
-        values, part = values.to(device), None if part is None else part.to(device)
+        values, part = move(name, values, device), None if part is None else part.to(device)
     instants = _from_tensor(values, unit, name)
     return instants if part is None else instants._replace(part=part)
 

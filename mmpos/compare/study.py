@@ -4,12 +4,12 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ..values import read_yaml
 
 KEYS = (
     "title", "output", "base", "encodings", "seeds", "arguments", "tasks", "results", "metrics", "columns", "rows",
@@ -82,7 +82,7 @@ class Cell:
 
         Comments and the order of keys in a config do not matter; the order of arguments does.
         """
-        configs = [yaml.safe_load(text) if text else None for text in (self.base, self.config)]
+        configs = [read_yaml(text) if text else None for text in (self.base, self.config)]
         told = json.dumps([sorted_keys(configs), list(self.arguments.items()), self.results], default=str)
         return hashlib.sha256(told.encode()).hexdigest()[:12]
 
@@ -146,26 +146,12 @@ def read_study(path: str | Path) -> Study:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """A mapping from a YAML file, in which no key stands twice."""
-    text = path.read_text(encoding="utf-8")
+    """A mapping from a YAML file."""
     try:
-        found = yaml.load(text, Unique)
-    except yaml.YAMLError as error:
-        raise ValueError(f"no YAML: {' '.join(str(error).split())}") from error
+        found = read_yaml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"no YAML: {error}") from error
     return mapping("the file", found)
-
-
-class Unique(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML would take the last."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """The mapping of a node."""
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen and key.value != "<<":
-                raise ValueError(f"{key.value!r} stands twice (line {key.start_mark.line + 1})")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def _study(path: Path, found: dict[str, Any]) -> Study:
@@ -286,9 +272,9 @@ def _read(folder: Path, place: str, name: Any) -> str:
         raise FileNotFoundError(f"{place}: there is no config {path}")
     content = path.read_text(encoding="utf-8")
     try:
-        yaml.safe_load(content)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{place}: {path} is no YAML: {' '.join(str(error).split())}") from error
+        read_yaml(content)
+    except ValueError as error:
+        raise ValueError(f"{place}: {path} is no YAML: {error}") from error
     return content
 
 

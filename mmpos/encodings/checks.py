@@ -85,7 +85,7 @@ def check_length(length: int | Tensor | None) -> None:
 
 def check_layout(layout: str) -> None:
     """Refuses a layout that is not known."""
-    if layout not in ("half", "interleaved"):
+    if not isinstance(layout, str) or layout not in ("half", "interleaved"):
         raise ValueError(f"layout must be 'half' or 'interleaved', got {layout!r}")
 
 

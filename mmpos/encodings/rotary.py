@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ..arguments import check_number
+from ..arguments import check_int64, check_number, check_real
 from ..frequencies import angles, check_base
 from ..scaling import PositionInterpolation, Scaling, scale_spectrum
 from ..spectra import Axial, Learned, Mixed, Recipe
@@ -34,6 +34,8 @@ class XPos:
 
     def __post_init__(self):
         check_number("scale_base", self.scale_base)
+        check_real("centre", self.centre)
+        object.__setattr__(self, "centre", float(self.centre))
 
     def check_reach(self, coords: Shaped[Tensor, "*batch n 1"]) -> None:
         """Refuses coordinates at which a factor would overflow, where values can be seen."""
@@ -120,6 +122,8 @@ class RoPE(RotaryEncoding):
         if xpos is not None and axes != 1:
             raise ValueError(f"xpos is for one axis, got axes={axes}")
         num_groups = num_kv_heads or num_heads
+        if rotary_heads is not None:
+            check_int64("rotary_heads", rotary_heads)
         if rotary_heads is not None and not (num_groups and 0 <= rotary_heads <= num_groups):
             raise ValueError(f"rotary_heads ({rotary_heads}) must be from 0 to the number of heads ({num_groups})")
         self.head_dim, self.axes, self.base, self.rotary_dim = head_dim, axes, base, width

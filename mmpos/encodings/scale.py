@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ..arguments import check_real, check_signed
+from ..arguments import check_real, check_signed, check_tensor
 from .base import LogitScale
 from .checks import check_coords, check_positive, keep_float32
 
@@ -57,7 +57,7 @@ class LogScale(LogitScale):
         _check_train_length(train_length)
         check_positive("axes", axes)
         for name, value, known in (("ratio", ratio, get_args(Ratio)), ("by", by, get_args(By))):
-            if value not in known:
+            if not isinstance(value, str) or value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if coefficient is not None:
             check_real("coefficient", coefficient)
@@ -183,6 +183,9 @@ def _count_keys(q_coords: Tensor, visible: Tensor | None, axes: int, owner: str)
     """Keys of each query in float64, at least 1: those that are visible, or up to its own position; NaN at none."""
     check_coords(q_coords, axes, "q_coords", owner=f"{owner}(axes={{axes}})")
     if visible is not None:
+        check_tensor("visible", visible)
+        if visible.dtype == torch.bool or visible.is_floating_point() or visible.is_complex():
+            raise TypeError(f"visible must hold integers, the number of keys of each query, got {visible.dtype}")
         check_signed("visible", visible)
         if not visible.ndim or visible.shape[-1] != q_coords.shape[-2]:
             raise ValueError(f"visible has shape {tuple(visible.shape)}, but there are {q_coords.shape[-2]} queries")

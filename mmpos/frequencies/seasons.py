@@ -43,7 +43,7 @@ class Seasons(Series):
     def __post_init__(self):
         (periods,) = periods_of_axes(self.periods, 1)
         object.__setattr__(self, "periods", periods)
-        if not isinstance(self.harmonics, int):
+        if isinstance(self.harmonics, Sequence):
             object.__setattr__(self, "harmonics", tuple(self.harmonics))
         self.waves()
         if not isinstance(self.rest, Series | None):
@@ -88,6 +88,8 @@ def season_waves(periods: Sequence[Sequence], harmonics: int | Sequence[int]) ->
     ``harmonics`` is one number for all periods, or one for each of them over all axes.
     """
     total = sum(map(len, periods))
+    if not isinstance(harmonics, int | Sequence) or isinstance(harmonics, str | bytes):
+        raise TypeError(f"harmonics must be an integer or a sequence of them, got {harmonics!r}")
     counts = [harmonics] * total if isinstance(harmonics, int) else list(harmonics)
     if len(counts) != total:
         raise ValueError(f"harmonics must be one number or one for each of {total} periods, got {harmonics}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Literal
 
+from ..arguments import check_choice, check_count, check_flag, check_is_number, check_number
 from ..phases import DIGITS, TURN
 from .spectrum import Place
 
@@ -46,8 +47,9 @@ class Geometric(Series):
 
     def __post_init__(self):
         check_base(self.base)
-        if self.width is not None and self.width < 1:
-            raise ValueError(f"width must be positive, got {self.width}")
+        check_flag("endpoint", self.endpoint)
+        if self.width is not None:
+            check_count("width", self.width, 1)
         if self.width is not None and self.endpoint:
             raise ValueError(f"give endpoint or width, not both; got width={self.width}")
 
@@ -76,6 +78,9 @@ class Periods(Series):
     endpoint: bool = True
 
     def __post_init__(self):
+        check_is_number("min_period", self.min_period)
+        check_is_number("max_period", self.max_period)
+        check_flag("endpoint", self.endpoint)
         if not 0 < self.min_period < self.max_period < math.inf:
             raise ValueError(
                 f"periods must satisfy 0 < min_period < max_period, got {self.min_period} and {self.max_period}"
@@ -101,10 +106,10 @@ class Bands(Series):
     spacing: Literal["linear", "octaves"] = "linear"
 
     def __post_init__(self):
-        if not 2 <= self.max_freq < math.inf:
+        check_number("max_freq", self.max_freq)
+        if self.max_freq < 2:
             raise ValueError(f"max_freq must be at least 2, got {self.max_freq}")
-        if self.spacing not in ("linear", "octaves"):
-            raise ValueError(f"spacing must be 'linear' or 'octaves', got {self.spacing!r}")
+        check_choice("spacing", self.spacing, ("linear", "octaves"))
 
     def pairs(self, num_pairs: int) -> list[tuple[Decimal, Place | None]]:
         with localcontext(prec=DIGITS):
@@ -148,11 +153,3 @@ class Harmonics(Series):
 def check_base(base: float) -> None:
     """Refuses a base that gives no geometric series of frequencies."""
     check_number("base", base)
-
-
-def check_number(name: str, value: float) -> None:
-    """Refuses what is not a positive finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {value}")

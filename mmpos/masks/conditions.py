@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Integer, Shaped
 from torch import Tensor
 
+from ..arguments import check_count, check_flag, check_integers, check_tensor
 from ..encodings.checks import check_positive
 from .sight import Sight, Span, fits, flat_rows
 
@@ -61,6 +62,10 @@ class AttentionMask(NamedTuple):
             ValueError: If ids, padding or a boolean tensor do not fit so many queries and keys.
             TypeError: If a given tensor is not boolean.
         """
+        for name, count in (("queries", queries), ("keys", keys), ("num_prefix_tokens", num_prefix_tokens)):
+            if not isinstance(count, int | torch.SymInt):
+                raise TypeError(f"{name} must be an integer, got {count!r}")
+            check_count(name, count)
         rows = [*self.real, *(part for pair in self.same for part in pair)]
         batch = torch.broadcast_shapes(*(part.shape[:-1] for part in rows), *(part.shape[:-3] for part in self.given))
         heads = max((part.shape[-3] for part in self.given if part.ndim > 2), default=1)
@@ -134,10 +139,11 @@ def window(size: int, *, two_sided: bool = False) -> AttentionMask:
         Jiang et al., Mistral 7B, 2023, sec. 2. https://arxiv.org/abs/2310.06825
     """
     check_positive("size", size)
+    check_flag("two_sided", two_sided)
     return AttentionMask(not two_sided, back=size - 1, ahead=size - 1 if two_sided else None)
 
 
-def documents(ids: Int[Tensor, "*rows q"], k_ids: Int[Tensor, "*k_rows k"] | None = None) -> AttentionMask:
+def documents(ids: Integer[Tensor, "*rows q"], k_ids: Integer[Tensor, "*k_rows k"] | None = None) -> AttentionMask:
     """A query sees the keys of its own document.
 
     Args:
@@ -149,8 +155,9 @@ def documents(ids: Int[Tensor, "*rows q"], k_ids: Int[Tensor, "*k_rows k"] | Non
     """
     k_ids = ids if k_ids is None else k_ids
     for name, part in (("ids", ids), ("k_ids", k_ids)):
-        if part.is_floating_point() or part.is_complex() or part.dtype == torch.bool:
-            raise TypeError(f"{name} must hold integers, got {part.dtype}")
+        check_integers(name, part)
+        if not part.ndim:
+            raise ValueError(f"{name} must be (..., n), got a single number")
     return AttentionMask(same=((ids, k_ids),))
 
 
@@ -160,6 +167,9 @@ def padding(mask: Bool[Tensor, "*rows k"]) -> AttentionMask:
     Raises:
         TypeError: If the mask is not boolean.
     """
+    check_tensor("mask", mask)
     if mask.dtype != torch.bool:
         raise TypeError(f"mask of padding must be boolean (True is real), got {mask.dtype}")
+    if not mask.ndim:
+        raise ValueError("mask must be (..., k), got a single value")
     return AttentionMask(real=(mask,))

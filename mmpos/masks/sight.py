@@ -141,7 +141,7 @@ class Sight(NamedTuple):
             first = torch.zeros_like(place) if self.back is None else (place - self.back).clamp(min=0)
             return (last.clamp(max=self.keys - 1) - first + 1).clamp(min=0)
         counts = []
-        for start, stop in cut(self.queries, PAIRS_AT_ONCE // max(self.keys, 1)):
+        for start, stop in cut(self.queries, 0 if serves_any_size() else PAIRS_AT_ONCE // max(self.keys, 1)):
             seen = self.dense(start, stop, Span(0, 0, self.keys))
             if seen is None:
                 counts.append(torch.full((stop - start,), self.keys, device=self.device))
@@ -178,6 +178,8 @@ class Sight(NamedTuple):
 
     def _hides_by_place(self, start: int, stop: int, keys: Span) -> bool:
         """Whether causality or a window hides any of these keys from any of these queries."""
+        if serves_any_size():
+            return self.is_causal or self.ahead is not None or self.back is not None
         first, last = start + self.keys - self.queries, stop - 1 + self.keys - self.queries
         return (
             (self.is_causal and keys.stop - 1 > first)
@@ -192,7 +194,12 @@ def _take_pairs(pairs: Bool[Tensor, "#b #h #q #k"], start: int, stop: int, keys:
 
 
 def cut(queries: int, rows: int) -> list[tuple[int, int]]:
-    """Blocks of at most so many queries; compiled code, which writes every block out, has 32 of them at most."""
+    """Blocks of at most so many queries; compiled code, which writes every block out, has 32 of them at most.
+
+    An exported program has one.
+    """
+    if serves_any_size():
+        return [(0, queries)]
     rows = max(rows, 1)
     if torch.compiler.is_compiling():
         rows = max(rows, -(-queries // 32))
@@ -202,6 +209,11 @@ def cut(queries: int, rows: int) -> list[tuple[int, int]]:
 def values_known(x: Tensor) -> bool:
     """Whether decisions may depend on what a tensor holds."""
     return not torch.compiler.is_compiling() and not x.is_meta
+
+
+def serves_any_size() -> bool:
+    """Whether a program is being written for tensors of any size, so that nothing may depend on those at hand."""
+    return getattr(torch.compiler, "is_exporting", bool)()  # PyTorch 2.6 does not say it
 
 
 def fits(own: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -209,7 +209,7 @@ class VisionTransformer(nn.Module):
         keep = self._kept(x, keep)
         if keep is not None:
             x, coords, cells = x.take_along_dim(keep[..., None], dim=1), coords[keep], cells[keep]
-        prefix = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
+        prefix = [token.expand(x.shape[0], -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
         x = torch.cat([*prefix, x], dim=1)
         layers = self.encodings(coords, cells=cells, num_prefix_tokens=self.num_prefix_tokens)
         for block, encodings in zip(self.blocks, layers, strict=True):

@@ -14,6 +14,7 @@ from ..attend.choice import QUERIES
 from ..attend.fused import KEPT
 from ..encodings import AttentionBias, Encoding, LogitScale, RoPE, RotaryEncoding, Rotation
 from ..factory import Kind, Slot, build
+from ..masks.sight import serves_any_size
 from ..scaling import NTK, PositionInterpolation, Scaling, YaRN
 
 AdditiveTo = Literal["tokens", "queries_keys"]
@@ -214,6 +215,8 @@ def _is_kept(bias: AttentionBias, q_coords: Tensor, k_coords: Tensor, num_prefix
     """Whether a bias is evaluated once for all layers: if it depends on nothing else and is small."""
     if bias.needs or bias.after_softmax or (num_prefix_tokens and bias.prefix_bias() is not None):
         return False
+    if serves_any_size():
+        return True
     if type(bias).factors is not AttentionBias.factors and q_coords.shape[-2] >= QUERIES:
         return False
     rows = math.prod(torch.broadcast_shapes(q_coords.shape[:-2], k_coords.shape[:-2]))

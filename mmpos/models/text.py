@@ -11,6 +11,7 @@ from ..coords import padded_coords
 from ..encodings import HeadScale, LogScale
 from ..factory import Slot
 from ..masks import AttentionMask, causal, documents, padding, window
+from ..masks.sight import serves_any_size
 from .blocks import LAYER_NORM, check_blocks, check_sizes, make_blocks, no_weight_decay_names, share_weights
 from .cache import Cache
 from .stack import SCALINGS, StackEncodings
@@ -213,7 +214,11 @@ class TextTransformer(nn.Module):
         if self.separator is None or real is not None:
             return padded_coords(torch.ones_like(tokens, dtype=torch.bool) if real is None else real)
         place = torch.arange(tokens.shape[-1], device=tokens.device).expand_as(tokens)
-        start = place.where(tokens == self.separator, 0).cummax(-1).values
+        start = place.where(tokens == self.separator, 0)
+        if serves_any_size():  # ONNX has no running maximum
+            start = start[..., None, :].where(place[..., None, :] <= place[..., :, None], 0).amax(-1)
+        else:
+            start = start.cummax(-1).values
         return (place - start)[..., None]
 
     def _mask(self, size: int | None, document: Tensor | None, real: Tensor | None) -> AttentionMask | None:

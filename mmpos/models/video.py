@@ -211,7 +211,7 @@ class VideoTransformer(nn.Module):
         if not clips.is_floating_point():
             raise TypeError(f"clips must be floating point, got {clips.dtype}")
         grid = self._count_tubelets("the clip size", *clips.shape[2:])
-        times = self._times(grid[0], len(clips), fps, clips.device)
+        times = self._times(grid[0], clips.shape[0], fps, clips.device)
         places = self.positions.coords(*grid[1:], training=self.training, device=clips.device)
         coords = _product(times, places)
         # A table has a row for each cell, whatever the coordinates of the cells are.
@@ -227,7 +227,7 @@ class VideoTransformer(nn.Module):
             check_kept(keep, x)
             x = x.take_along_dim(keep[..., None], dim=1)
             coords, cells = (
-                each.expand(len(x), -1, -1).take_along_dim(keep[..., None], dim=1) for each in (coords, cells)
+                each.expand(x.shape[0], -1, -1).take_along_dim(keep[..., None], dim=1) for each in (coords, cells)
             )
         for block, encodings in zip(self.blocks, self.encodings(coords, cells=cells), strict=True):
             x = block(x, encodings, coords=coords)

@@ -43,6 +43,8 @@ def read_keep(segment: Any, shape: tuple[int, ...]) -> None:
         raise TypeError(f"keep of {name} must be a boolean mask, got {segment.keep!r}") from error
     if keep.dtype != torch.bool:
         raise TypeError(f"keep of {name} must be boolean (True stays), got {keep.dtype}")
+    if keep.is_meta:
+        raise ValueError(f"keep of {name} must have values, got a tensor on the meta device")
     if tuple(keep.shape) not in (shape, (math.prod(shape),)):
         raise ValueError(f"keep of {name} must have shape {shape} or be flat, got {tuple(keep.shape)}")
     object.__setattr__(segment, "keep", keep.flatten().cpu())

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from ..arguments import check_device
 from ..calendar.names import check_name
 from .placement import Placement, Rule
 from .rules import find_rule
@@ -88,6 +89,7 @@ def multimodal_coords(
     if not isinstance(packed, bool):
         raise TypeError(f"packed must be True or False, got {packed!r}")
     _check_rows(rows)
+    check_device(device)
     place = find_rule(rule, options)
     device = torch.get_default_device() if device is None else device
     on_cpu = torch.get_default_device().type == "cpu"

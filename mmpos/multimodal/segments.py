@@ -227,6 +227,8 @@ class Series:
     def __post_init__(self):
         # Differences are taken in integers, so instants of today keep their nanoseconds.
         instants = read_timestamps(self.timestamps, self.unit)
+        if instants.ticks.is_meta:
+            raise ValueError("timestamps of Series must have values, got a tensor on the meta device")
         if instants.ticks.ndim != 1 or not len(instants.ticks):
             raise ValueError(f"timestamps of Series must be instants (n,), got shape {tuple(instants.ticks.shape)}")
         if self.origin is None:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..arguments import check_choice, check_flag
 from .grid import check_size, check_table, in_one_piece, resample_table
 
 
@@ -62,8 +63,8 @@ def resample_bias_table(
             f"table must be ({' * '.join(map(str, old))} + {num_prefix_rows}, heads) for old_window "
             f"{tuple(old_window)} and num_prefix_rows ({num_prefix_rows}), got shape {tuple(table.shape)}"
         )
-    if mode not in ("bicubic", "bilinear", "geometric"):
-        raise ValueError(f"mode must be 'bicubic', 'bilinear' or 'geometric', got {mode!r}")
+    check_choice("mode", mode, ("bicubic", "bilinear", "geometric"))
+    check_flag("antialias", antialias)
     if mode == "geometric" and antialias:
         raise ValueError("mode 'geometric' needs antialias=False: it is no filter")
     if old == new:

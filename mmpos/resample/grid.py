@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..arguments import check_choice, check_flag, check_tensor
+
 
 def resample_table(
     table: Float[Tensor, "*size dim"],
@@ -57,8 +59,9 @@ def resample_table(
     if not 2 <= table.ndim <= 4:
         raise ValueError(f"table must have one to three axes and then channels, got shape {tuple(table.shape)}")
     new = check_size("size", size, table.ndim - 1)
-    if mode not in ("bicubic", "bilinear"):
-        raise ValueError(f"mode must be 'bicubic' or 'bilinear', got {mode!r}")
+    check_choice("mode", mode, ("bicubic", "bilinear"))
+    check_flag("antialias", antialias)
+    check_flag("align_corners", align_corners)
     if antialias and align_corners:
         raise ValueError("align_corners=True needs antialias=False: no antialiased filter aligns corners")
     old = tuple(table.shape[:-1])
@@ -87,6 +90,7 @@ def check_size(
 
 def check_table(name: str, table: Tensor) -> None:
     """Refuses a table that cannot be filtered."""
+    check_tensor(name, table)
     if not table.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {table.dtype}")
 

@@ -1,6 +1,5 @@
 """What a scaling is."""
 
-import math
 from abc import ABC, abstractmethod
 from decimal import Decimal
 
@@ -32,11 +31,3 @@ def series_place(scaling: Scaling, place: Place | None) -> Place:
 def ntk_power(place: Place) -> Decimal:
     """A base times ``s ** (width / (width - 2))`` multiplies the frequency of a pair by ``s`` to this power."""
     return Decimal(0) if place.width == 2 else Decimal(-2 * place.number) / (place.width - 2)
-
-
-def check_number(name: str, value: float) -> None:
-    """Refuses what is not a positive finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {value}")

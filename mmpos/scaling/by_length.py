@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from ..arguments import check_number, check_sequence, move
 from ..frequencies import Pair, Place, Spectrum, angles
-from .base import Scaling, check_number, ntk_power, series_place
+from .base import Scaling, ntk_power, series_place
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class LongRoPE(Scaling):
 
     def __post_init__(self):
         for name in ("short_factors", "long_factors"):
+            check_sequence(name, getattr(self, name))
             object.__setattr__(self, name, tuple(getattr(self, name)))
             for value in getattr(self, name):
                 check_number(name, value)
@@ -118,7 +120,7 @@ class Switched:
             self._refuse_crossing(coords, length)
         if isinstance(length, int):
             return (self.long if length > self.train_length else self.short).cos_sin(coords)
-        past = (length > self.train_length)[..., None, None, None]
+        past = (move("length", length, coords.device) > self.train_length)[..., None, None, None]
         short, long = self.short.cos_sin(coords), self.long.cos_sin(coords)
         return long[0].where(past, short[0]), long[1].where(past, short[1])
 
@@ -158,7 +160,8 @@ class Growing:
         self, coords: Shaped[Tensor, "*batch n a"], length: int | Int[Tensor, "*rows"] | None = None
     ) -> tuple[Float[Tensor, "*batch h n p"], Float[Tensor, "*batch h n p"]]:
         length = own_length(coords, "DynamicNTK") if length is None else length
-        ratio = torch.as_tensor(length, device=coords.device).double() / self.scaling.train_length
+        length = move("length", torch.as_tensor(length), coords.device)
+        ratio = length.double() / self.scaling.train_length
         growth = self.scaling.factor * ratio.clamp(min=1) - (self.scaling.factor - 1)
         freqs = self.start.tensor(torch.float64, coords.device)
         powers = torch.tensor(self.powers, dtype=torch.float64, device=coords.device)

@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 
+from ..arguments import check_count, check_flag, check_number, check_real
 from ..frequencies import Place
 from ..phases import TURN
-from .base import Scaling, check_number, ntk_power, series_place
+from .base import Scaling, ntk_power, series_place
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class YaRN(Scaling):
         for name in ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name))
+        check_flag("truncate", self.truncate)
         if not 0 < self.beta_slow < self.beta_fast:
             raise ValueError(f"need 0 < beta_slow < beta_fast, got {self.beta_slow} and {self.beta_fast}")
 
@@ -157,6 +159,7 @@ class Proportional(Scaling):
     share: float
 
     def __post_init__(self):
+        check_real("share", self.share)
         if not 0 <= self.share <= 1:
             raise ValueError(f"share must be from 0 to 1, got {self.share}")
 
@@ -182,8 +185,7 @@ class RIFLEx(Scaling):
 
     def __post_init__(self):
         check_number("length", self.length)
-        if self.index < 0:
-            raise ValueError(f"index must not be negative, got {self.index}")
+        check_count("index", self.index)
 
     def frequency(self, freq: Decimal, place: Place | None) -> Decimal:
         index, _, width = series_place(self, place)

@@ -1,8 +1,10 @@
 """Checkpoints that say what they do not fit."""
 
+import re
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -34,7 +36,10 @@ def load_weights(module: nn.Module, path: str) -> None:
     Raises:
         ValueError: If the weights do not fit the model; the message says which.
     """
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(f"weights {path}: {explain_unpickling(error)}") from error
     if not isinstance(checkpoint, Mapping) or "state_dict" not in checkpoint:
         raise ValueError(f"weights {path} is no checkpoint of a training run")
     try:
@@ -42,6 +47,15 @@ def load_weights(module: nn.Module, path: str) -> None:
     except RuntimeError as error:
         reasons = [line.strip() for line in str(error).splitlines()[1:]]
         raise ValueError(f"weights {path} are of another model: {' '.join(reasons)}") from None
+
+
+def explain_unpickling(error: UnpicklingError) -> str:
+    """One line on a checkpoint that holds more than tensors and plain values."""
+    found = re.search(
+        r"Unsupported (?:global|class|operand|operation)\S*:? ?(?:GLOBAL )?(\S+)|GLOBAL (\S+)", str(error)
+    )
+    what = f" ({found[1] or found[2]})" if found else ""
+    return f"the file holds more than tensors and plain values{what}, which may be a program, and is not loaded"
 
 
 def check_same_model(checkpoint: Mapping[str, Any], hparams: Mapping[str, Any], *, free: Collection[str] = ()) -> None:

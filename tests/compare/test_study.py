@@ -87,7 +87,7 @@ def test_what_is_wrong_is_named(write_study, message, keys):
 def test_a_key_that_stands_twice_is_refused(tmp_path):
     path = tmp_path / "twice.yaml"
     path.write_text("seeds: [0]\nencodings: {}\nseeds: [1]\n")
-    with pytest.raises(ValueError, match=r"twice.yaml: 'seeds' stands twice \(line 3\)"):
+    with pytest.raises(ValueError, match=r"twice.yaml: no YAML: 'seeds' stands twice \(line 3\)"):
         read_study(path)
     with pytest.raises(FileNotFoundError, match="there is no study file"):
         read_study(tmp_path / "nowhere.yaml")

@@ -11,6 +11,7 @@ from ...catalogue import ENCODINGS
 from ...encodings import Encoding
 from ...factory import create_encoding
 from ...presets import PRESETS, Preset
+from ...values import read_yaml
 from ..place import Place
 from ..views import View, load_plots, views
 
@@ -79,7 +80,6 @@ def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
         >>> parse_arguments(["--dim", "8", "base=100", "--learned-scale"])
         {'dim': 8, 'base': 100, 'learned_scale': True}
     """
-    import yaml
 
     found, left = {}, list(words)
     while left:
@@ -91,8 +91,8 @@ def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
         else:
             raise ValueError(f"arguments of the encoding are --key value or key=value, got {word!r}")
         try:
-            found[key.replace("-", "_")] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            found[key.replace("-", "_")] = read_yaml(text)
+        except ValueError as error:
             raise ValueError(f"{key} is not YAML: {text!r}") from error
     return found
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ...arguments import check_number, check_real
+from ...arguments import check_number
 from ..base import AdditiveEncoding
 from ..checks import check_coords, check_length, check_positive
 from .finite import finite_or_nan
@@ -18,6 +18,7 @@ KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "exponential": lambda distance: (-distance).exp(),
     "indicator": lambda distance: (distance < 1).to(distance.dtype),
 }
+FURTHEST = 2**1023  # what a float holds
 FAR = 1024.0  # widths from which every kernel is 0, and no square overflows
 
 
@@ -66,7 +67,7 @@ class RadialBasis(AdditiveEncoding):
         super().__init__()
         check_positive("dim", 1 if dim is None else dim)
         check_positive("axes", axes)
-        if kernel not in get_args(Kernel):
+        if not isinstance(kernel, str) or kernel not in get_args(Kernel):
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
         if period is not None:
             check_number("period", period)
@@ -117,9 +118,8 @@ def _centers(centers: int | Sequence[float], period: float | None) -> tuple[tupl
     for place in centers:
         if isinstance(place, bool) or not isinstance(place, int | float):
             raise TypeError(f"centers must be numbers, got {place!r}")
-        check_real("centers", place)
-    if not centers:
-        raise ValueError("centers must be finite numbers, at least one, got none")
+    if not centers or not all(abs(place) < FURTHEST for place in centers):
+        raise ValueError(f"centers must be finite numbers, at least one, got {centers}")
     return tuple(map(float, centers)), None
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ...arguments import check_flag
+from ...arguments import check_choice, check_flag
 from ...frequencies import Geometric, Spectrum, check_base
 from ...spectra import Axial, Recipe
 from ..base import AdditiveEncoding
@@ -76,9 +76,8 @@ class Sinusoidal(AdditiveEncoding):
         check_base(base)
         if not isinstance(spectrum, Recipe | None):
             raise TypeError(f"spectrum must be a fixed one: Axial, Sections, Shared or Given, got {spectrum!r}")
-        if layout not in ("interleaved", "axis_half", "half"):
-            raise ValueError(f"layout must be 'interleaved', 'axis_half' or 'half', got {layout!r}")
-        if uneven not in (None, "odd", "round_up"):
+        check_choice("layout", layout, ("interleaved", "axis_half", "half"))
+        if not isinstance(uneven, str | None) or uneven not in (None, "odd", "round_up"):
             raise ValueError(f"uneven must be 'odd', 'round_up' or None, got {uneven!r}")
         check_flag("cos_first", cos_first)
         check_flag("learned_scale", learned_scale)

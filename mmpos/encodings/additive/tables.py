@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_flag
 from ...resample import resample_table
 from ...resample.grid import check_size
 from ..base import AdditiveEncoding
@@ -47,6 +48,7 @@ class LearnedTable(AdditiveEncoding):
     def __init__(self, dim: int, size: int | Sequence[int], *, resize_on_load: bool = False):
         super().__init__()
         check_positive("dim", dim)
+        check_flag("resize_on_load", resize_on_load)
         self.dim, self.size, self.resize_on_load = dim, sides(size), resize_on_load
         self.axes = len(self.size)
         self.weight = nn.Parameter(torch.empty(*self.size, dim))
@@ -133,6 +135,7 @@ class FactorizedTable(AdditiveEncoding):
     def __init__(self, dim: int, size: int | Sequence[int], *, resize_on_load: bool = False):
         super().__init__()
         check_positive("dim", dim)
+        check_flag("resize_on_load", resize_on_load)
         self.dim, self.size, self.resize_on_load = dim, sides(size), resize_on_load
         self.axes = len(self.size)
         self.names = tuple(f"weight_{axis}" for axis in ("t", "yx", "tyx")[self.axes - 1])

@@ -46,7 +46,7 @@ class Time2Vec(AdditiveEncoding):
             raise ValueError(f"dim must be at least 2, one channel for the trend and one for a wave, got {dim}")
         if not isinstance(start, Series | None):
             raise TypeError(f"start must be a series such as Periods or Geometric, got {start!r}")
-        if wave not in ("sine", "cosine"):
+        if not isinstance(wave, str) or wave not in ("sine", "cosine"):
             raise ValueError(f"wave must be 'sine' or 'cosine', got {wave!r}")
         self.dim, self.start, self.wave = dim, start, wave
         self.freqs = nn.Parameter(torch.empty(dim))

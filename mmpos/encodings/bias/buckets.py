@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from ...arguments import check_number, read_numbers
+from ...arguments import check_flag, check_is_number, read_numbers
 from ..base import AttentionBias
 from ..checks import check_pair, check_positive
 from .differences import Coord, subtract, widen
@@ -66,6 +66,7 @@ class T5Bias(AttentionBias):
         super().__init__()
         for name, value in [("num_heads", num_heads), ("num_buckets", num_buckets), ("axes", axes)]:
             check_positive(name, value)
+        check_flag("bidirectional", bidirectional)
         directions = 2 if bidirectional else 1
         if boundaries is not None and (num_buckets, max_distance) != (32, 128):
             raise ValueError(
@@ -155,7 +156,7 @@ def t5_boundaries(num_buckets: int, max_distance: float) -> list[float]:
     The first half hold one distance each; bucket ``b`` of the others, of which ``e`` is the first, begins at
     ``e * (max_distance / e) ** ((b - e) / (num_buckets - e))``.
     """
-    check_number("max_distance", max_distance)
+    check_is_number("max_distance", max_distance)
     exact = num_buckets // 2
     if exact < 1:
         raise ValueError(f"num_buckets must be at least 2 for each direction, got {num_buckets}")
@@ -176,6 +177,10 @@ def _or_nan(bias: Float[Tensor, "*out"], step: Shaped[Tensor, "*shape"]) -> Floa
 
 
 def _check_boundaries(boundaries: Sequence[float]) -> tuple[float, ...]:
+    if isinstance(boundaries, str) or (
+        isinstance(boundaries, Sequence) and any(isinstance(edge, str) for edge in boundaries)
+    ):
+        raise TypeError(f"boundaries must be numbers, got {boundaries!r}")
     edges = read_numbers("boundaries", boundaries)
     if not edges or not all(low < high < math.inf for low, high in zip((0.0, *edges), edges, strict=False)):
         raise ValueError(f"boundaries must rise from above 0 and be finite, got {boundaries}")

@@ -60,7 +60,7 @@ class ContinuousBias(AttentionBias):
         super().__init__()
         check_positive("num_heads", num_heads)
         check_positive("hidden_dim", hidden_dim)
-        if mode not in get_args(Mode):
+        if not isinstance(mode, str) or mode not in get_args(Mode):
             raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
         self.num_heads, self.mode, self.hidden_dim = num_heads, mode, hidden_dim
         self.window = check_window("window", window)

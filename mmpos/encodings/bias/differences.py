@@ -101,7 +101,7 @@ def pick(values: Sequence[float], head: Int[Tensor, ""]) -> Float[Tensor, ""]:
 
 def check_metric(metric: str) -> None:
     """Refuses a metric that is not known."""
-    if metric not in METRICS:
+    if not isinstance(metric, str) or metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
 
 

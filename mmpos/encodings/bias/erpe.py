@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_flag
 from ..base import AttentionBias
 from ..checks import check_pair, check_positive
 from .differences import Coord
@@ -46,6 +47,7 @@ class ERPE(AttentionBias):
         super().__init__()
         check_positive("num_heads", num_heads)
         self.num_heads, self.size = num_heads, check_window("size", size)
+        check_flag("resize_on_load", resize_on_load)
         self.axes, self.resize_on_load = len(self.size), resize_on_load
         self.weight = nn.Parameter(torch.empty(table_shape(self.size, num_heads)))
         self.reset_parameters()

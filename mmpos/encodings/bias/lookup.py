@@ -63,7 +63,7 @@ def _read(take: Callable[[Sequence[Tensor]], Tensor], places: Sequence[Tensor], 
 
 def _around(place: Tensor, side: int) -> list[tuple[Tensor, Tensor]]:
     """The cells below and above a place on one axis, and their shares."""
-    place = torch.fmax(place, torch.zeros_like(place))  # 0 for NaN, whose share would reach the table's gradient
+    place = place.where(place >= 0, 0)  # 0 for NaN, whose share would reach the table's gradient
     cell, share = place.detach().floor().long(), place.remainder(1)
     # At the far edge the upper cell has the share 0 and would lie outside.
     return [(cell.clamp(0, side - 1), 1 - share), ((cell + 1).clamp(0, side - 1), share)]

@@ -76,7 +76,7 @@ class RelativeLogits(AttentionBias):
         aheads = extents if ahead is None else _extents("ahead", ahead)
         if len(aheads) != len(extents):
             raise ValueError(f"ahead must have a number for each of {len(extents)} axes, as extent, got {ahead}")
-        if beyond not in get_args(Beyond):
+        if not isinstance(beyond, str) or beyond not in get_args(Beyond):
             raise ValueError(f"beyond must be one of {', '.join(get_args(Beyond))}, got {beyond!r}")
         sizes = {"num_heads": num_heads} | ({"head_dim": head_dim} if rank is None else {"rank": rank, "dim": dim})
         for name, size in sizes.items():

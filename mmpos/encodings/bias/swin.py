@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_flag
 from ..base import AttentionBias
 from ..checks import check_pair, check_positive
 from .differences import Coord
@@ -53,6 +54,8 @@ class SwinBias(AttentionBias):
         super().__init__()
         check_positive("num_heads", num_heads)
         self.num_heads, self.window = num_heads, check_window("window", window)
+        check_flag("prefix", prefix)
+        check_flag("resize_on_load", resize_on_load)
         self.axes, self.prefix, self.resize_on_load = len(self.window), prefix, resize_on_load
         self.weight = nn.Parameter(torch.empty(table_shape(self.window, num_heads)))
         self.prefix_weight = nn.Parameter(torch.empty(PREFIX_ROWS, num_heads)) if prefix else None
