@@ -80,7 +80,6 @@ def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
         >>> parse_arguments(["--dim", "8", "base=100", "--learned-scale"])
         {'dim': 8, 'base': 100, 'learned_scale': True}
     """
-
     found, left = {}, list(words)
     while left:
         word = left.pop(0)
