@@ -81,8 +81,8 @@ def test_every_config_takes_a_step(path, capsys):
     if path.parent.name == "audio":
         write_tones(Path("sounds"), pitches={"high": 900, "low": 300})
         few = ["--data.root", "sounds", "--model.num_classes", 2]
-    if path.parent.name == "multimodal":
-        few = ["--data.num_questions", 64, "--data.limit", 10]
+    if path.parent.name in ("multimodal", "sound"):
+        few = ["--data.num_questions", 64, "--data.limit", 10, "--data.batch_size", 8, "--data.num_workers", 0]
     one = [f"--trainer.limit_{part}_batches=1" for part in ("train", "val", "test")]
     rows = run(capsys, "fit", "--config", path, *QUICK, *one, *few)
     folder = Path("runs", path.parent.name, path.stem, "version_0")
