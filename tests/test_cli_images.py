@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 
-from benchmarks import resolution
 from mmpos.cli import main
 from mmpos.data import MNIST, ImageFolder
 from mmpos.training import ImageClassifier
@@ -316,13 +315,3 @@ def test_a_recipe_of_precision_accumulation_and_augmented_coordinates(mnist, cap
     assert fail("fit", *config, "--model.positions", "{shuft: 1}").startswith(
         "error: positions has no argument 'shuft'"
     )
-
-
-def test_the_study_of_resolutions_reads_what_a_run_leaves(mnist, tmp_path, capsys):
-    write_mnist(tmp_path / "mnist", train=40, test=20, size=(28, 28))
-    run(capsys, "fit", "--config", mnist(image_size=28, patch_size=7), *QUICK, *resolution.EVALUATION)
-    rows = [{"encoding": "none", "seed": seed} | row for seed in "01" for row in resolution.resolutions(Path("runs"))]
-    assert [row["size"] for row in rows[::2]] == [*resolution.SIZES] * 2
-    own = {row["size"]: float(row["accuracy"]) for row in rows if row["how"] == "extend"}
-    line = f"| none | extend | {' | '.join(f'{100 * own[size]:.1f} ± 0.0' for size in resolution.SIZES)} |"
-    assert line in resolution.table(rows).splitlines()

@@ -1,13 +1,11 @@
 """The video classifier in training, and its evaluation on clips of other forms."""
 
 import csv
-from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from benchmarks import video
 from mmpos.data import Digits, MovingDigits
 from mmpos.data.moving import ClipForm
 from mmpos.training import ClipEvaluation, ImageClassifier, VideoClassifier
@@ -101,18 +99,3 @@ def test_what_cannot_be_evaluated_is_refused(tmp_path):
     trainer = make_trainer(tmp_path, ClipEvaluation("4x13@4"))
     with pytest.raises(ValueError, match=r"clip_size \(4 x 13 x 13\) must be a multiple of tubelet_size \(1 x 6 x 6\)"):
         trainer.test(VideoClassifier(**SMALL), datamodule=MovingDigits(**DATA), verbose=False)
-
-
-def test_the_study_reads_what_a_run_leaves(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "clips.csv").write_text(
-        "form,coordinates,accuracy,clips\n"
-        + "".join(f"{form},{kind},{0.5 + 0.1 * (kind == 'time')},9\n" for form in video.FORMS for kind in
-                  ("index", "time", "space", "time and space"))
-    )  # fmt: skip
-    rows = [{"encoding": "rope", "seed": seed} | row for seed in "01" for row in video.forms(tmp_path)]
-    shares = {"-": "50.0 ± 0.0", "time": "60.0 ± 0.0"}
-    lines = video.table(rows).splitlines()
-    assert lines[2:] == [f"| rope | {kind} | {' | '.join([share] * 6)} |" for kind, share in shares.items()]
-    assert Path(video.PATH).name == "video.csv"
