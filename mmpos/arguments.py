@@ -41,7 +41,7 @@ def check_real(name: str, value: Any) -> None:
     if isinstance(value, Integral):
         if abs(int(value)) >= 2**1023:
             raise ValueError(f"{name} must fit into float64, got a number of {len(str(abs(int(value))))} digits")
-    elif not -math.inf < value < math.inf:
+    elif not -math.inf < float(value) < math.inf:
         raise ValueError(f"{name} must be finite, got {value}")
 
 
