@@ -7,7 +7,6 @@ pass to cloning both twice. Results go to ``results/rotation.csv``.
 """
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +15,10 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from mmpos import RoPE, Rotation, grid_coords, sequence_coords
+from mmpos import RoPE, Rotation, sequence_coords
 
 from .study import RESULTS, setting, write_rows
+from .timing import ratios, take_turns
 
 BATCH, HEADS, WIDTH = 8, 12, 64
 TOKENS = (64, 256, 1024, 4096)
@@ -108,16 +108,6 @@ def prepare(turn: Turn, q: Tensor, k: Tensor, which: str) -> Callable[[], object
     return lambda: torch.autograd.grad([turn(part) for part in inputs], inputs, slopes)
 
 
-def milliseconds(call: Callable[[], object]) -> float:
-    # Of one thread its own time is taken, which other programs do not lengthen.
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    start = clock()
-    result = call()
-    passed = clock() - start
-    del result  # its memory is given back outside of the time
-    return 1000 * passed
-
-
 def measure(
     turns: dict[str, Turn], tokens: int, dtype: str, which: str, repeats: int, seconds: float
 ) -> list[dict[str, str]]:
@@ -127,24 +117,16 @@ def measure(
     passes = 1 if which == "forward" else 2
     calls = {name: prepare(turn, q, k, which) for name, turn in turns.items()}
     calls = {LIMIT: lambda: [(q.clone(), k.clone()) for _ in range(passes)], **calls}
-    for call in calls.values():
-        call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    start = time.perf_counter()
-    while len(times[LIMIT]) < 3 or (len(times[LIMIT]) < repeats and time.perf_counter() - start < seconds):
-        for name, call in calls.items():
-            times[name].append(milliseconds(call))
-    ratios = {
-        name: median(own / clone for own, clone in zip(each, times[LIMIT], strict=True)) for name, each in times.items()
-    }
+    times = take_turns(calls, q.device, repeats=repeats, seconds=seconds)
+    to_clone = ratios(times, LIMIT)
     best = {
-        mode: min((ratios[name] for name in calls if is_peer(name) and is_compiled(name) == mode), default=None)
+        mode: min((to_clone[name] for name in calls if is_peer(name) and is_compiled(name) == mode), default=None)
         for mode in (False, True)
     }
 
     def beside_peers(name: str) -> str:
         peer = best[is_compiled(name)]
-        return "" if peer is None else f"{ratios[name] / peer:.2f}"
+        return "" if peer is None else f"{to_clone[name] / peer:.2f}"
 
     return [
         {
@@ -153,7 +135,7 @@ def measure(
             "dtype": dtype,
             "pass": which,
             "ms": f"{median(times[name]):.3f}",
-            "to_clone": f"{ratios[name]:.2f}",
+            "to_clone": f"{to_clone[name]:.2f}",
             "to_best_peer": beside_peers(name),
             "turns": str(len(times[name])),
             "threads": str(torch.get_num_threads()),
@@ -173,23 +155,6 @@ def table(rows: Sequence[dict[str, str]]) -> str:
         ]
         lines.append(f"| {' | '.join(key)} | {' | '.join(texts)} |")
     return "\n".join(lines)
-
-
-def share_of_a_model(repeats: int) -> str:
-    """Time to make the rotation of a ViT-S/16 at 224 beside its forward pass on 8 images."""
-    import timm
-
-    model, images = timm.create_model("vit_small_patch16_224").eval(), torch.randn(8, 3, 224, 224)
-    rope = RoPE(WIDTH, axes=2, base=100.0)
-    forward, make = torch.no_grad()(lambda: model(images)), lambda: rope(grid_coords(14, 14))
-    forward()
-    make()
-    times = [(milliseconds(make), milliseconds(forward)) for _ in range(repeats)]
-    made, passed = (median(column) for column in zip(*times, strict=True))
-    return (
-        f"Making the rotation of 14 x 14 patches: {made:.2f} ms, {100 * made / passed:.2f} % of a ViT-S/16 forward "
-        f"pass of 8 images ({passed:.0f} ms)."
-    )
 
 
 def main() -> None:
@@ -219,8 +184,6 @@ def main() -> None:
     for name in [name for name in PEERS if name not in {row["what"] for row in rows}]:
         print(f"{name}: not installed, left out.")
     print(f"{table(rows)}\n\nRatio to cloning queries and keys of {BATCH} x {HEADS} heads (to the best peer).")
-    with suppress(ImportError):
-        print(share_of_a_model(5))
     print(f"{setting()}, {torch.get_num_threads()} threads.")
 
 

@@ -79,17 +79,8 @@ def main(args: list[str] | None = None, *, base_config: Path | None = None) -> N
         warnings.filterwarnings("ignore", category=category, module=r"lightning\.")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    defaults = {} if base_config is None else {"default_config_files": [str(base_config)]}
-    parser: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
     try:
-        CommandLine(
-            args=import_first(sys.argv[1:] if args is None else args),
-            seed_everything_default=0,
-            save_config_callback=SaveFitConfig,
-            auto_configure_optimizers=False,  # modules bring their own
-            load_from_checkpoint_support=False,  # modules save plain hyper-parameters
-            parser_kwargs=parser | dict.fromkeys(CommandLine.subcommands(), parser | defaults),
-        )
+        CommandLine.start(sys.argv[1:] if args is None else args, base_config)
     except USER_ERRORS as error:
         if os.environ.get(DEBUG):
             raise
@@ -106,6 +97,20 @@ class SaveFitConfig(SaveConfigCallback):
 
 class CommandLine(LightningCLI):
     """LightningCLI with a folder for each run, the precision that fits the device, and a table of results."""
+
+    @classmethod
+    def start(cls, args: list[str], base_config: Path | None = None) -> None:
+        """Parses the arguments and runs the subcommand."""
+        defaults = {} if base_config is None else {"default_config_files": [str(base_config)]}
+        parser: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
+        cls(
+            args=import_first(args),
+            seed_everything_default=0,
+            save_config_callback=SaveFitConfig,
+            auto_configure_optimizers=False,  # modules bring their own
+            load_from_checkpoint_support=False,  # modules save plain hyper-parameters
+            parser_kwargs=parser | dict.fromkeys(cls.subcommands(), parser | defaults),
+        )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--imports", type=list[str], default=[], help="Modules that register encodings or classes.")

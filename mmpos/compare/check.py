@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..cli import USER_ERRORS, CommandLine, explain, import_first
+from ..cli import USER_ERRORS, CommandLine, explain
 from .study import Cell
 
 MOST = 5
@@ -42,17 +42,9 @@ def check_cell(cell: Cell) -> str:
         warnings.simplefilter("ignore")
         for name in ("config", "base"):
             Path(folder, f"{name}.yaml").write_text(getattr(cell, name), encoding="utf-8")
-        defaults = {"default_config_files": [f"{folder}/base.yaml"]} if cell.base else {}
-        parser = {"exit_on_error": False, "allow_abbrev": False}
         arguments = ["fit", f"--config={folder}/config.yaml", "--run=run", f"--trainer.default_root_dir={folder}"]
         try:
-            Check(
-                args=import_first([*arguments, *cell.command()]),
-                seed_everything_default=0,
-                auto_configure_optimizers=False,
-                load_from_checkpoint_support=False,
-                parser_kwargs=parser | dict.fromkeys(Check.subcommands(), parser | defaults),
-            )
+            Check.start([*arguments, *cell.command()], Path(folder, "base.yaml") if cell.base else None)
         except USER_ERRORS as error:
             return explain(error).replace(f"{folder}/", "")
     return ""

@@ -2,7 +2,6 @@
 
 import re
 import struct
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
-
-from .readers import find_files
 
 CLIP_EXTENSIONS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
 
@@ -39,22 +36,6 @@ class Sampling(NamedTuple):
 def find_clips(folder: Path) -> list[Path]:
     """Files below a folder whose names end as those of clips do, sorted."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in CLIP_EXTENSIONS and path.is_file())
-
-
-def name_clips(names: Sequence[str | Path]) -> list[Path]:
-    """The files that a user names, and the clips below the folders.
-
-    Raises:
-        FileNotFoundError: If there is no such file or folder, or no clip in a folder.
-    """
-    files: list[Path] = []
-    for name in names:
-        path = Path(name).expanduser()
-        found = find_clips(path) if path.is_dir() else find_files([path])
-        if not found:
-            raise FileNotFoundError(f"files has {str(name)!r}, a folder without clips ({', '.join(CLIP_EXTENSIONS)})")
-        files += found
-    return files
 
 
 def read_clip(path: Path, sampling: Sampling) -> UInt8[Tensor, "frames 3 height width"]:

@@ -87,20 +87,24 @@ def find_pictures(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMG_EXTENSIONS and path.is_file())
 
 
-def find_files(names: Sequence[str | Path]) -> list[Path]:
-    """The files that a user names, and the pictures below the folders.
+def find_files(
+    names: Sequence[str | Path],
+    find: Callable[[Path], list[Path]] = find_pictures,
+    what: str = f"pictures ({', '.join(IMG_EXTENSIONS)})",
+) -> list[Path]:
+    """The files that a user names, and those that ``find`` sees below the folders.
 
     Raises:
-        FileNotFoundError: If there is no such file or folder, or no picture in a folder.
+        FileNotFoundError: If there is no such file or folder, or nothing in a folder.
     """
     files: list[Path] = []
     for name in names:
         path = Path(name).expanduser()
-        found = find_pictures(path) if path.is_dir() else [path]
+        found = find(path) if path.is_dir() else [path]
         if not path.exists():
             raise FileNotFoundError(f"files has {str(name)!r}, which does not exist")
         if not found:
-            raise FileNotFoundError(f"files has {str(name)!r}, a folder without pictures ({', '.join(IMG_EXTENSIONS)})")
+            raise FileNotFoundError(f"files has {str(name)!r}, a folder without {what}")
         files += found
     return files
 

@@ -11,9 +11,9 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .clips import Sampling, check_clip, find_clips, import_av, name_clips, read_clip
+from .clips import CLIP_EXTENSIONS, Sampling, check_clip, find_clips, import_av, read_clip
 from .moving import ClipForm, check_form
-from .readers import label_files, list_folders, part_folders
+from .readers import find_files, label_files, list_folders, part_folders
 from .samples import Transform, keep, limit_samples, set_aside
 from .transforms import Look, picture_transform
 
@@ -158,7 +158,7 @@ class VideoFolder(LightningDataModule):
             FileNotFoundError: If there is no such file or folder, or no clip in a folder.
         """
         import_av()
-        paths = name_clips(names)
+        paths = find_files(names, find_clips, f"clips ({', '.join(CLIP_EXTENSIONS)})")
         return self._loader(ClipFiles(paths, torch.zeros(len(paths)).long()), form, channels=channels)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..arguments import check_count, check_position_dtype, check_same_device, check_signed
+from ..arguments import check_choice, check_count, check_position_dtype, check_same_device, check_signed
 
 AXES = {1: "(t)", 2: "(y, x)", 3: "(t, y, x)"}
 USES = {1: "sequences", 2: "images", 3: "video"}
@@ -85,8 +85,7 @@ def check_length(length: int | Tensor | None) -> None:
 
 def check_layout(layout: str) -> None:
     """Refuses a layout that is not known."""
-    if not isinstance(layout, str) or layout not in ("half", "interleaved"):
-        raise ValueError(f"layout must be 'half' or 'interleaved', got {layout!r}")
+    check_choice("layout", layout, ("half", "interleaved"))
 
 
 def keep_float32(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -2,8 +2,8 @@
 
 `formula` says it in a few operations, which a compiler fuses with what stands before and after. Run one by one on large
 tensors these read and write memory many times over; so without a compiler `turn` writes its result once, in blocks of
-tokens whose intermediate values stay in a processor's cache. Both multiply and add in the same order and give the same
-bits, but for a pair with an infinite channel, which is infinite or NaN.
+tokens whose intermediate values stay in a processor's cache. Both multiply and add in the same order and, without a
+compiler, give the same bits, but for a pair with an infinite channel, which is infinite or NaN.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ _fused: Callable[..., Any] | None = None
 
 
 def fuse_rotations(enabled: bool = True) -> None:
-    """Has large tensors turned by one kernel outside of compiled models, too, at the speed of a copy.
+    """Has large tensors turned by one kernel outside of compiled models, too, which reads and writes each entry once.
 
     `torch.compile` makes it of the formula at the first of them, which takes seconds for each precision, layout and
     order of dimensions, and on a CPU needs a C++ compiler. The last bit may differ from that without it.

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Mapping
 from functools import partial
-from numbers import Integral
 from typing import Any, Literal, TypeVar
 
 from jaxtyping import Bool, Float, Shaped
@@ -12,6 +11,7 @@ from timm.layers.layer_scale import LayerScale
 from timm.layers.mlp import Mlp, SwiGLU
 from torch import Tensor, nn
 
+from ..arguments import check_count
 from ..attend import Attention, LayerCache
 from ..masks import AttentionMask
 from ..values import check_arguments
@@ -118,19 +118,11 @@ class Block(nn.Module):
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
-def check_sizes(least: int, **sizes: int) -> None:
-    """Refuses what is no integer, or a smaller one."""
-    for name, number in sizes.items():
-        if isinstance(number, bool) or not isinstance(number, Integral):
-            raise TypeError(f"{name} must be an integer, got {number!r}")
-        if number < least:
-            raise ValueError(f"{name} ({number}) must be at least {least}")
-
-
 def check_blocks(dim: int, depth: int, num_heads: int, drop_path: float, options: Mapping[str, Any]) -> None:
     """Refuses what no blocks can be made of, before anything is made."""
-    check_sizes(1, dim=dim, num_heads=num_heads)
-    check_sizes(0, depth=depth)
+    check_count("dim", dim, 1)
+    check_count("depth", depth)
+    check_count("num_heads", num_heads, 1)
     if not 0 <= drop_path < 1:
         raise ValueError(f"drop_path must be at least 0 and less than 1, got {drop_path}")
     check_arguments("block", partial(Block, dim, num_heads), options)

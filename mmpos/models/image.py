@@ -11,10 +11,11 @@ from timm.layers.patch_embed import PatchEmbed
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..arguments import check_count
 from ..coords import grid_coords
 from ..factory import Slot
 from ..values import check_arguments
-from .blocks import LAYER_NORM, check_blocks, check_sizes, make_blocks, no_weight_decay_names, share_weights
+from .blocks import LAYER_NORM, check_blocks, make_blocks, no_weight_decay_names, share_weights
 from .grid import GridPositions, check_kept
 from .stack import SCALINGS, AdditiveTo, StackEncodings
 
@@ -101,8 +102,9 @@ class VisionTransformer(nn.Module):
             check_arguments("positions", GridPositions, positions or {})
             positions = GridPositions(**positions or {})
         check_blocks(dim, depth, num_heads, drop_path, block or {})
-        check_sizes(1, in_chans=in_chans)
-        check_sizes(0, num_classes=num_classes, reg_tokens=reg_tokens)
+        check_count("in_chans", in_chans, 1)
+        check_count("num_classes", num_classes)
+        check_count("reg_tokens", reg_tokens)
         self.patch_size = _sides("patch_size", patch_size)
         self.in_chans, self.pool, self.patch_drop = in_chans, pool, patch_drop
         self.positions, self.grad_checkpointing = positions, False

@@ -7,12 +7,13 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from ..arguments import check_count
 from ..coords import padded_coords
 from ..encodings import HeadScale, LogScale
 from ..factory import Slot
 from ..masks import AttentionMask, causal, documents, padding, window
 from ..masks.sight import serves_any_size
-from .blocks import LAYER_NORM, check_blocks, check_sizes, make_blocks, no_weight_decay_names, share_weights
+from .blocks import LAYER_NORM, check_blocks, make_blocks, no_weight_decay_names, share_weights
 from .cache import Cache
 from .stack import SCALINGS, StackEncodings
 
@@ -83,7 +84,7 @@ class TextTransformer(nn.Module):
         super().__init__()
         options = {"norm_layer": norm_layer, **(block or {})}
         check_blocks(dim, depth, num_heads, drop_path, options)
-        check_sizes(1, num_tokens=num_tokens)
+        check_count("num_tokens", num_tokens, 1)
         pattern = [dict(entry) for entry in layers or [{}]]
         for name in (name for entry in pattern for name in entry):
             if name not in LAYER_OPTIONS:

@@ -11,11 +11,12 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ..arguments import check_count
 from ..coords import sequence_coords, video_coords
 from ..factory import Slot
 from ..transforms import rescale
 from ..values import check_arguments
-from .blocks import LAYER_NORM, check_blocks, check_sizes, make_blocks, no_weight_decay_names, share_weights
+from .blocks import LAYER_NORM, check_blocks, make_blocks, no_weight_decay_names, share_weights
 from .grid import GridPositions, check_kept
 from .image import Extension
 from .stack import SCALINGS, AdditiveTo, StackEncodings
@@ -108,8 +109,8 @@ class VideoTransformer(nn.Module):
             check_arguments("positions", GridPositions, positions or {})
             positions = GridPositions(**positions or {})
         check_blocks(dim, depth, num_heads, drop_path, block or {})
-        check_sizes(1, in_chans=in_chans)
-        check_sizes(0, num_classes=num_classes)
+        check_count("in_chans", in_chans, 1)
+        check_count("num_classes", num_classes)
         self.tubelet_size = _sides("tubelet_size", tubelet_size)
         if isinstance(fps, Tensor):
             raise TypeError(f"fps must be one number, got a tensor of shape {tuple(fps.shape)}")

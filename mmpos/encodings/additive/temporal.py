@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from ...arguments import check_choice
 from ...frequencies import Geometric, Series, check_base
 from ...spectra import Axial
 from ..base import AdditiveEncoding
@@ -46,8 +47,7 @@ class Time2Vec(AdditiveEncoding):
             raise ValueError(f"dim must be at least 2, one channel for the trend and one for a wave, got {dim}")
         if not isinstance(start, Series | None):
             raise TypeError(f"start must be a series such as Periods or Geometric, got {start!r}")
-        if not isinstance(wave, str) or wave not in ("sine", "cosine"):
-            raise ValueError(f"wave must be 'sine' or 'cosine', got {wave!r}")
+        check_choice("wave", wave, ("sine", "cosine"))
         self.dim, self.start, self.wave = dim, start, wave
         self.freqs = nn.Parameter(torch.empty(dim))
         self.phases = nn.Parameter(torch.empty(dim))
