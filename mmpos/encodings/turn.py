@@ -6,7 +6,7 @@ tokens whose intermediate values stay in a processor's cache. Both multiply and 
 compiler, give the same bits, but for a pair with an infinite channel, which is infinite or NaN.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -102,12 +102,17 @@ class Turn(Function):
         result = torch.empty_like(x, memory_format=like)
         width, dtype = 2 * cos.shape[-1], _precision(x, cos)
         result[..., width:] = x[..., width:]
-        for part, out, c, s in _blocks(x.narrow(-1, 0, width), result[..., :width], cos.to(dtype), sin.to(dtype)):
-            part = part.to(dtype)
-            if out.dtype == dtype:
-                _turn_into(out, part, c, s, layout)
-            else:
-                out.copy_(_turn_into(torch.empty_like(part), part, c, s, layout))
+        x, out, cos, sin = x.narrow(-1, 0, width), result[..., :width], cos.to(dtype), sin.to(dtype)
+        cos, quarters = join_pairs(cos, cos, layout), _quarters(x, out, sin, layout)
+        buffers: tuple[Tensor, ...] = ()
+        for part, into, c, *quarter in _blocks(x, out, cos, *quarters):
+            if into.dtype == dtype:
+                _turn_into(into, part.to(dtype), c, quarter, layout)
+                continue
+            # In memory that is fetched once: on a CPU new pages cost more than the turn.
+            buffers = buffers or tuple(torch.empty_like(part, dtype=dtype) for _ in range(2))
+            wide, turned = (buffer[..., : part.shape[-2], :] for buffer in buffers)
+            into.copy_(_turn_into(turned, wide.copy_(part), c, quarter, layout))
         return result
 
     @staticmethod
@@ -161,17 +166,25 @@ def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(part.split(tokens, dim=-2) for part in tensors), strict=True)
 
 
-def _turn_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+def _quarters(x: Tensor, out: Tensor, sin: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+    """What a right angle is multiplied with, ``i sin``: one complex factor if numbers are complex, else two real ones.
+
+    One pass over memory is better than two. The factor is purely imaginary, so that no sum is rounded: the ends of a
+    row would do that in another way than its middle.
+    """
+    whole = layout == "interleaved" and x.device.type in ("cpu", "cuda") and _holds_complex(x) and _holds_complex(out)
+    return (torch.complex(torch.zeros_like(sin), sin),) if whole else (-sin, sin)
+
+
+def _turn_into(out: Tensor, x: Tensor, cos: Tensor, quarters: Sequence[Tensor], layout: Layout) -> Tensor:
     """Writes ``sin`` times ``x`` turned by a right angle, ``(-b, a)``, and adds ``cos`` times ``x``."""
-    if layout == "interleaved" and _holds_complex(x) and _holds_complex(out) and x.device.type in ("cpu", "cuda"):
-        # One pass over memory. A purely imaginary factor: no sum is rounded, which the two ends of a row would do
-        # in another way than its middle.
-        torch.mul(_as_complex(x), torch.complex(torch.zeros_like(sin), sin), out=_as_complex(out))
+    if len(quarters) == 1:
+        torch.mul(_as_complex(x), quarters[0], out=_as_complex(out))
     else:
         (a, b), (first, second) = split_pairs(x, layout), split_pairs(out, layout)
-        torch.mul(b, -sin, out=first)
-        torch.mul(a, sin, out=second)
-    return out.addcmul_(x, join_pairs(cos, cos, layout))
+        torch.mul(b, quarters[0], out=first)
+        torch.mul(a, quarters[1], out=second)
+    return out.addcmul_(x, cos)
 
 
 def _holds_complex(x: Tensor) -> bool:
