@@ -5,7 +5,18 @@ from fractions import Fraction
 import pytest
 import torch
 
-from mmpos import Axial, RoPE, Sections, Sinusoidal, grid_coords, padded_coords, phases, sequence_coords, video_coords
+from mmpos import (
+    Axial,
+    Given,
+    RoPE,
+    Sections,
+    Sinusoidal,
+    grid_coords,
+    padded_coords,
+    phases,
+    sequence_coords,
+    video_coords,
+)
 from mmpos.phases import exact_cos_sin, phase_steps
 
 GRID = torch.tensor([2**31 - 9, -(2**40)]) + grid_coords(5, 70)
@@ -68,6 +79,7 @@ def test_pairs_that_stand_still_and_heads_of_their_own(tables):
         (RoPE(12, axes=2), grid_coords(5, 70).double()),
         (RoPE(8), sequence_coords(400)),
         (RoPE(8), torch.empty(0, 1, dtype=torch.int64)),
+        (RoPE(4, axes=2, spectrum=Given(((1.0, 0.5), (0.7, 0.0)))), GRID),  # the first pair turns with both axes
     ],
 )
 def test_no_table_where_none_helps(encoding, coords, tables):
