@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from ..encodings import AttentionBias, LogitScale, Rotation
+from ..encodings.checks import check_heads, check_positive
 from ..masks import AttentionMask
 from ..masks.sight import serves_any_size
 from .cache import LayerCache
@@ -51,14 +52,13 @@ class Attention(nn.Module):
         proj_drop: float = 0.0,
     ):
         super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        for name, value in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
-            if value < 1:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if head_dim is None and dim % num_heads:
+        check_positive("dim", dim)
+        check_heads(num_heads, num_kv_heads)
+        if head_dim is not None:
+            check_positive("head_dim", head_dim)
+        elif dim % num_heads:
             raise ValueError(f"dim ({dim}) must be a multiple of num_heads ({num_heads}) where no head_dim is given")
-        if num_heads % num_kv_heads:
-            raise ValueError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({num_kv_heads})")
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim = dim // num_heads if head_dim is None else head_dim
         self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=qkv_bias)

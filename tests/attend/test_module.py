@@ -51,6 +51,8 @@ def test_attention_weights_are_dropped_in_training_only():
         ({"dim": 24, "num_heads": 4, "num_kv_heads": 3}, r"num_heads \(4\) must be a multiple of num_kv_heads \(3\)"),
         ({"dim": 24, "num_heads": 0}, "num_heads must be positive, got 0"),
         ({"dim": 24, "num_heads": 4, "num_kv_heads": 0}, "num_kv_heads must be positive, got 0"),
+        ({"dim": 0, "num_heads": 4}, "dim must be positive, got 0"),
+        ({"dim": 24, "num_heads": 4, "head_dim": -6}, "head_dim must be positive, got -6"),
     ],
 )
 def test_bad_modules_are_named(arguments, message):
