@@ -65,9 +65,10 @@ class ContinuousBias(AttentionBias):
         self.num_heads, self.mode, self.hidden_dim = num_heads, mode, hidden_dim
         self.window = check_window("window", window)
         self.axes = len(self.window)
-        self.mlp = nn.Sequential(
-            nn.Linear(self.axes, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, num_heads, bias=mode == "cr")
-        )
+        with torch.random.fork_rng(devices=[]):  # drawn once, below, as what begins on the meta device is
+            self.mlp = nn.Sequential(
+                nn.Linear(self.axes, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, num_heads, bias=mode == "cr")
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -175,8 +175,9 @@ class FIRE(AttentionBias):
         self.metric: Metric = metric
         self.log_c = nn.Parameter(torch.empty(1, dtype=torch.float32))
         self.log_threshold = nn.Parameter(torch.empty(1, dtype=torch.float32))
-        self.first = nn.Linear(1, hidden, dtype=torch.float32)
-        self.last = nn.Linear(hidden, num_heads, dtype=torch.float32)
+        with torch.random.fork_rng(devices=[]):  # drawn once, below, as what begins on the meta device is
+            self.first = nn.Linear(1, hidden, dtype=torch.float32)
+            self.last = nn.Linear(hidden, num_heads, dtype=torch.float32)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
