@@ -126,6 +126,9 @@ def _compare(study: Study, files: Files, jobs: int, ray: str | None, keep: bool,
         raise ValueError(f"{files.results} has no column fingerprint: it is of something else; give another --output")
     left = [cell for cell in study.cells if not current(rows, cell)]
     stale = sum(bool(of_cell(rows, cell)) for cell in left)
+    for cell in study.cells:
+        if done := current(rows, cell):
+            check_columns(study, done)
     if stale:
         console.print(f"{stale} results are of other settings than those of now: these cells are trained again")
     failed: list[Outcome] = []

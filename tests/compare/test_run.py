@@ -97,6 +97,9 @@ def test_a_metric_that_is_not_there_ends_the_study_with_its_result_kept(fake_run
     assert len(read(tmp_path / "out" / "study.csv")) == 3
     done = len(starts())
     assert done <= 2  # the next may have begun
+    with pytest.raises(ValueError, match=r"metrics\[scores\]: the results have no column 'scores'"):
+        compare(write_study(metrics={"scores": None}))
+    assert len(starts()) == done  # what is there was read first
     compare(write_study())
     assert len({(line[0], line[1]) for line in starts()}) == 4
 
