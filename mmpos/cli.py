@@ -1,14 +1,11 @@
 """The command line: LightningCLI whose runs keep checkpoints, metrics and config together and end with a table."""
 
 import argparse
-import difflib
 import importlib
 import importlib.util
-import inspect
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import time
@@ -16,20 +13,20 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import DataLoader
 
-from . import data, training  # configs find classes by name among those imported
 from .data import SeriesData, VideoFolder
-from .training.checkpoints import check_checkpoint_path, explain_unpickling, load_weights
+from .errors import DEBUG, USER_ERRORS, explain
+from .training.checkpoints import check_checkpoint_path, load_weights
+from .training.faults import FiniteTraining, LastCheckpoint, WholeCheckpoints, explain_fault, newest_checkpoint
 from .training.forecasts import read_windows, write_forecasts
 from .training.lengths import LengthEvaluation
 from .training.predictions import predict_pictures
@@ -37,26 +34,14 @@ from .training.report import print_results, run_folder, show_path
 from .training.resolution import ResolutionEvaluation
 from .training.video import predict_clips
 
-DEBUG = "MMPOS_DEBUG"
-USER_ERRORS = (
-    argparse.ArgumentError,
-    ImportError,
-    MisconfigurationException,
-    OSError,
-    TypeError,
-    UnpicklingError,
-    ValueError,
-)
 QUIET = (
     "does not have many workers",  # small data stay in memory
     "exists and is not empty",  # all that is in the folder is the config of this very run
     "number of training batches .* is smaller than the logging interval",
     "The dirpath has changed",  # a resumed run has a folder of its own
-    "your dataloader is not resumable",  # the rest of an interrupted epoch is drawn anew
-)
-# Lines in which jsonargparse lists the members of a union and why each does not fit.
-NOISE = re.compile(
-    r"Does not|Subtypes:|Errors:|- Expected a <class 'NoneType'>|Given value type:|Given value: (\{|\w+\()"
+    "returned a view tensor",  # of a sharded encoding, which no layer writes to
+    "could not find the monitored key",  # a run that ends before its first validation has none
+    "your dataloader is not resumable",  # it is: its order follows from the place of a batch
 )
 CHECKPOINTS = {
     "best": {"filename": "best", "monitor": "val_score", "mode": "max"},
@@ -81,8 +66,8 @@ def main(args: list[str] | None = None, *, base_config: Path | None = None) -> N
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         CommandLine.start(sys.argv[1:] if args is None else args, base_config)
-    except USER_ERRORS as error:
-        if os.environ.get(DEBUG):
+    except (*USER_ERRORS, RuntimeError) as error:
+        if os.environ.get(DEBUG) or not (isinstance(error, USER_ERRORS) or explain_fault(error)):
             raise
         sys.exit(f"error: {explain(error)}\n({DEBUG}=1 shows the traceback)")
 
@@ -130,7 +115,7 @@ class CommandLine(LightningCLI):
         output = "CSV file for what is said of them, or folder of several; in the run's folder unless given."
         parser.add_argument("--output", type=str | None, default=None, help=output)
         for key, settings in CHECKPOINTS.items():
-            parser.add_lightning_class_args(ModelCheckpoint, key)
+            parser.add_lightning_class_args(LastCheckpoint if key == "last" else ModelCheckpoint, key)
             parser.set_defaults({f"{key}.{name}": value for name, value in settings.items()})
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -148,7 +133,11 @@ class CommandLine(LightningCLI):
         if config.get("weights_only") is False:
             raise ValueError("weights_only is always true: a checkpoint that is more than weights may be a program")
         config.weights_only = True  # Lightning would trust what comes from the web
-        check_checkpoint_path(config.ckpt_path, required=self.subcommand != "fit")
+        if config.ckpt_path in CHECKPOINTS:
+            root = Path(config.trainer.default_root_dir or "runs")
+            config.ckpt_path = str(newest_checkpoint(root / config.run, config.ckpt_path))
+        sharded = not isinstance(config.trainer.strategy, str)  # a class, whose checkpoints are its own affair
+        check_checkpoint_path(config.ckpt_path, required=self.subcommand != "fit", shards=sharded)
         check_checkpoint_path(config.weights, name="weights")
         if config.weights and self.subcommand != "fit":
             raise ValueError(f"weights ({config.weights}) is for fit; ckpt_path is what {self.subcommand} reads")
@@ -171,12 +160,14 @@ class CommandLine(LightningCLI):
             for name, evaluation in evaluations.items()
             if config[name] and self.subcommand in ("fit", "test")
         ]
-        if added:
-            given = self.config_init[str(self.subcommand)].trainer.callbacks or []
-            kwargs["callbacks"] = [*(given if isinstance(given, list) else [given]), *added]
-        if config.files:
-            kwargs["devices"], kwargs["num_nodes"] = 1, 1  # one file of rows, in the order of the files
-        return super().instantiate_trainer(**kwargs)
+        given = self.config_init[str(self.subcommand)].trainer.callbacks or []
+        kwargs["callbacks"] = [*(given if isinstance(given, list) else [given]), *added, FiniteTraining()]
+        if self.subcommand == "predict":
+            kwargs["devices"], kwargs["num_nodes"] = 1, 1  # one file of rows, in the order of the data
+        trainer = super().instantiate_trainer(**kwargs)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = WholeCheckpoints()
+        return trainer
 
     def fit(self, **kwargs: Any) -> None:
         """Trains and tests the best checkpoint; interrupted, it says where the last one is."""
@@ -186,16 +177,22 @@ class CommandLine(LightningCLI):
         try:
             self.trainer.fit(**kwargs)
         except SystemExit:
-            last = self.config_init[str(self.subcommand)].last
-            path = Path(last.dirpath or "") / f"{last.filename}{last.FILE_EXTENSION}"
             if not self.trainer.interrupted:
                 raise
-            if self.trainer.is_global_zero and path.is_file():
-                print(f"interrupted; to go on: --ckpt_path {show_path(path)}", file=sys.stderr)
+            if self.trainer.is_global_zero and self._last.exists():
+                print(f"interrupted; to go on: --ckpt_path {show_path(self._last)}", file=sys.stderr)
             sys.exit(128 + (signal.SIGTERM if self.trainer.received_sigterm else signal.SIGINT))
         checkpoint = self.trainer.checkpoint_callback
         best = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
+        if not best and self._last.exists():  # it ended before its first validation
+            best = str(self._last)
         self.test(model=self.model, datamodule=self.datamodule, ckpt_path=best or None, weights_only=True)
+
+    @property
+    def _last(self) -> Path:
+        """Where the last checkpoint of the run is, or would be."""
+        saved = self.config_init[str(self.subcommand)].last
+        return Path(saved.dirpath or "") / f"{saved.filename}{saved.FILE_EXTENSION}"
 
     def test(self, **kwargs: Any) -> None:
         """Tests a checkpoint and prints the results."""
@@ -276,13 +273,16 @@ def import_module(name: str) -> None:
 def run_name(*configs: str) -> str:
     """Folder of a run under ``runs``: the path of its last config under ``configs``, else its bare name.
 
+    A config of a folder ``trainer`` says how a run is done, not what it is, and names none.
+
     Example:
-        >>> run_name("configs/image/rope.yaml"), run_name("mine.yaml"), run_name()
+        >>> run_name("configs/image/rope.yaml", "configs/trainer/ddp.yaml"), run_name("mine.yaml"), run_name()
         ('image/rope', 'mine', 'unnamed')
     """
-    if not configs:
+    named = [config for config in configs if Path(config).parent.name != "trainer"]
+    if not named:
         return "unnamed"
-    parts = Path(configs[-1]).with_suffix("").parts
+    parts = Path(named[-1]).with_suffix("").parts
     under = len(parts) - parts[::-1].index("configs") if "configs" in parts else len(parts) - 1
     return "/".join(parts[under:])
 
@@ -299,24 +299,3 @@ def make_loggers(root: str, name: str) -> list[Logger]:
     if importlib.util.find_spec("tensorboard") is None:
         return [csv]
     return [csv, TensorBoardLogger(root, name=name, version=csv.version)]
-
-
-def explain(error: BaseException) -> str:
-    """What is wrong in one line, without the machinery around it."""
-    if isinstance(error, UnpicklingError):
-        return f"the checkpoint is refused: {explain_unpickling(error)}"
-    while str(error).startswith("Does not validate") and error.__cause__ is not None:
-        error = error.__cause__  # what the constructor raised
-    lines = [line.strip() for line in str(error).splitlines()]
-    if "Original Traceback" in str(error):  # of a process that loads images
-        lines = [lines[-1].partition(": ")[2]]
-    text = " ".join(line.removeprefix("- ") for line in lines if not NOISE.match(line))
-    if unknown := re.search(r"dot import path string: (\S+)", text):
-        return f"unknown class {unknown[1]!r}; known: {', '.join(sorted([*data.__all__, *training.__all__]))}"
-    if unknown := re.search(r"class_path '(\S+)\.(\w+)': Option '(\w+)' is not accepted", text):
-        module, name, option = unknown.groups()
-        options = inspect.signature(getattr(importlib.import_module(module), name)).parameters
-        close = difflib.get_close_matches(option, options, n=1)
-        hint = f"did you mean {close[0]!r}? Known" if close else "known"
-        return f"{name} has no argument {option!r}; {hint}: {', '.join(sorted(options))}"
-    return text

@@ -3,6 +3,9 @@
 import os
 import sys
 
+# First: typing remembers a union by its members, and hands one package's float | int to another's int | float, by which
+# --trainer.limit_train_batches=1 would mean every batch.
+import lightning.pytorch  # noqa: F401
 import pytest
 import torch
 
@@ -37,6 +40,15 @@ def pytest_configure(config):
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def home_is_left_alone(tmp_path_factory):
+    """Nothing is read from or written to the user's folders."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from tests.image_files import FASHION, NO_FASHION
 
 ROOT = Path(__file__).parents[1]
 BASE = ROOT / "configs" / "base.yaml"
-CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path != BASE and path.parent.name != "compare")
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*/*.yaml") if path.parent.name not in ("compare", "trainer"))
 IMAGE = {path.stem: str(path) for path in CONFIGS if path.parent.name == "image"}
 SMALL = ["--model.dim", "16", "--model.depth", "1", "--model.num_heads", "2", "--data.batch_size", "640"]
 BATCHES = ["--data.batch_size", "8"]  # 162 in an epoch
@@ -330,10 +330,17 @@ def test_an_interruption_leaves_a_checkpoint_that_goes_on(sent, status, tmp_path
     assert "Traceback" not in errors
     before = torch.load(last, weights_only=True)
     assert before["global_step"] > 0
-    more = ["--trainer.max_epochs", before["epoch"] + 2, "--ckpt_path", last]
+    more = ["--trainer.max_epochs", before["epoch"] + 1, "--ckpt_path", last]
     fitted = run(capsys, "fit", "--config", IMAGE["rope"], *QUICK, *SMALL, *BATCHES, *more)
     after = torch.load(fitted["checkpoint"].replace("best", "last"), weights_only=True)
-    assert after["global_step"] == (before["epoch"] + 2) * 162
+    assert after["global_step"] == (before["epoch"] + 1) * 162
+
+
+def test_a_run_that_ends_before_it_is_validated_has_its_last_checkpoint(capsys):
+    rows = run(capsys, "fit", "--config", IMAGE["rope"], *QUICK, *SMALL, *BATCHES, "--trainer.max_steps", 3)
+    assert rows["checkpoint"] == str(Path("runs/image/rope/version_0/checkpoints/last.ckpt"))
+    assert Path(rows["metrics"]).exists()
+    assert torch.load(rows["checkpoint"], weights_only=True)["global_step"] == 3
 
 
 def test_the_command_works_from_anywhere_and_is_quiet(tmp_path):

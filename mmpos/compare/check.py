@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..cli import USER_ERRORS, CommandLine, explain
+from ..cli import CommandLine
+from ..errors import USER_ERRORS, explain
 from .study import Cell
 
 MOST = 5

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
+from .loaders import make_loader
 from .readers import label_files, list_folders, part_folders
-from .samples import keep, set_aside
+from .samples import set_aside
 from .sound import SILENCE, find_sounds, log_mel, read_sound
 
 
@@ -131,15 +132,15 @@ class AudioFolder(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled; the last batch is smaller."""
-        return DataLoader(self.parts["train"], batch_size=self.batch_size, shuffle=True, collate_fn=keep)
+        return make_loader(self.parts["train"], batch_size=self.batch_size, shuffle=True, trainer=self.trainer)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """What chooses the checkpoint."""
-        return DataLoader(self.parts["val"], batch_size=self.batch_size, collate_fn=keep)
+        return make_loader(self.parts["val"], batch_size=self.batch_size)
 
     def test_dataloader(self) -> DataLoader[Any]:
         """What nothing is chosen by."""
-        return DataLoader(self.parts["test"], batch_size=self.batch_size, collate_fn=keep)
+        return make_loader(self.parts["test"], batch_size=self.batch_size)
 
     predict_dataloader = test_dataloader
 

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from .loaders import make_loader
 from .readers import PictureReader
-from .samples import Transform, keep
+from .samples import Transform
 from .transforms import Look, Size, parse_size, picture_transform
 
 
@@ -55,7 +56,7 @@ class PictureFiles(Dataset[Any]):
 
 def file_loader(files: PictureFiles, *, batch_size: int, num_workers: int = 0) -> DataLoader[Any]:
     """A loader of the files in their order."""
-    return DataLoader(files, batch_size=batch_size, num_workers=num_workers, collate_fn=keep)
+    return make_loader(files, batch_size=batch_size, num_workers=num_workers)
 
 
 def picture_loader(look: Look, image_size: Size, channels: int) -> Callable[[Path], Float[Tensor, "c height width"]]:

@@ -12,12 +12,21 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from .files import picture_loader
+from .loaders import make_loader
 from .samples import SPLIT_SEED, spread_rows
 from .transforms import Look, Size, shift_images
 
 NUM_TEST = 360
 VALIDATION_SHARE = 0.1
 BACKGROUND = -1.0
+
+
+class Rows(TensorDataset):
+    """Tensors whose rows come in finished batches."""
+
+    def __getitems__(self, rows: list[int]) -> tuple[Tensor, ...]:
+        """The batch of these rows."""
+        return self[rows]  # pyright: ignore[reportArgumentType]
 
 
 class Digits(LightningDataModule):
@@ -51,7 +60,8 @@ class Digits(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled; the last batch is smaller."""
-        return DataLoader(self.parts["train"], batch_size=self.batch_size, shuffle=True)
+        rows = Rows(*self.parts["train"].tensors)
+        return make_loader(rows, batch_size=self.batch_size, shuffle=True, trainer=self.trainer)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The tenth that chooses the checkpoint, in one batch."""

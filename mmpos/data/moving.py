@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .image import BACKGROUND, load_digits, split_digits
-from .samples import SPLIT_SEED, keep, spread_rows
+from .loaders import make_loader
+from .samples import SPLIT_SEED, spread_rows
 
 TURNS = (1, 3, -1, -3)
 """Turns per second of the classes, clockwise on the screen."""
@@ -99,7 +100,7 @@ class MovingDigits(LightningDataModule):
         """Shuffled, with new orbits in every epoch; the last batch is smaller."""
         digits = self.parts["train"][0].repeat(self.clips_per_digit, 1, 1, 1)
         clips = MovingClips(digits, None, self.form)
-        return DataLoader(clips, batch_size=self.batch_size, shuffle=True, collate_fn=keep)
+        return make_loader(clips, batch_size=self.batch_size, shuffle=True, trainer=self.trainer)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """What the checkpoint is chosen by."""
@@ -131,7 +132,7 @@ class MovingDigits(LightningDataModule):
             rows = spread_rows(orbits.labels, limit)
             digits, orbits = digits[rows], Orbits(*(values[rows] for values in orbits))
         clips = MovingClips(digits, orbits, check_square(form or self.form), shuffled=shuffled)
-        return DataLoader(clips, batch_size=self.batch_size, collate_fn=keep)
+        return make_loader(clips, batch_size=self.batch_size)
 
 
 class MovingClips(Dataset[Any]):

@@ -16,7 +16,7 @@ from ..models.mixed import MixedRows
 from ..multimodal import Audio, Image, Text, Together, Video
 from .corpus import END
 from .image import BACKGROUND, load_digits, split_digits
-from .samples import keep
+from .loaders import make_loader
 from .sound import log_mel
 
 __all__ = ["END", "PictureQuestions", "QuestionData", "SoundQuestions"]
@@ -160,13 +160,12 @@ class QuestionData(LightningDataModule, ABC):
         return rearrange(images, "t (y dy) (x dx) -> (t y x) (dy dx)", dy=size, dx=size)
 
     def _loader(self, part: str, count: int, *, shuffle: bool = False, answered: bool = True) -> DataLoader[Any]:
-        return DataLoader(
+        return make_loader(
             Questions(self, part, count, answered=answered),
             batch_size=self.batch_size,
-            shuffle=shuffle,
             num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            collate_fn=keep,
+            shuffle=shuffle,
+            trainer=self.trainer,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 SPLIT_SEED = 0
 """The split belongs to the data: it is the same whatever seed a training run uses."""
@@ -77,26 +77,6 @@ class Batches(Dataset[Any]):
         """The batch of these samples."""
         rows = torch.tensor(numbers)
         return self.samples.batch(rows, self.transform), self.samples.labels[rows]
-
-
-def make_loader(
-    samples: Samples, transform: Transform, *, batch_size: int, shuffle: bool = False, num_workers: int = 0
-) -> DataLoader[Any]:
-    """A loader of the samples in batches, the last of which is smaller."""
-    return DataLoader(
-        Batches(samples, transform),
-        batch_size=batch_size,
-        shuffle=shuffle,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        pin_memory=torch.cuda.is_available(),
-        collate_fn=keep,
-    )
-
-
-def keep(batch: Any) -> Any:
-    """The batch as it is."""
-    return batch
 
 
 def spread_rows(labels: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " count"]:

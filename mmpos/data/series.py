@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 from ..calendar import Frequency, parse_frequency
 from ..calendar.zones import read_zone
 from .forecasts import forecast_window, write_forecast
+from .loaders import make_loader
 from .regular import check_frequency, find_frequency
-from .samples import keep
 from .series_files import Duplicates, Series, find_series, read_series
 from .windows import SeriesWindows, Split, check_split, kept_rows, split_rows, training_scale
 
@@ -211,12 +211,10 @@ class SeriesData(LightningDataModule):
         return SeriesWindows(self._scaled, self._times, starts, length, self.horizon)
 
     def _loader(self, windows: SeriesWindows, shuffle: bool = False) -> DataLoader[Any]:
-        return DataLoader(
+        return make_loader(
             windows,
             batch_size=self.batch_size,
-            shuffle=shuffle,
             num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
-            collate_fn=keep,
+            shuffle=shuffle,
+            trainer=self.trainer,
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .corpus import END, Corpus, find_texts, open_corpus, python_sources
-from .samples import keep
+from .loaders import make_loader
 
 __all__ = ["END", "TextBytes"]
 
@@ -142,12 +142,10 @@ class TextBytes(LightningDataModule):
         return python_sources() if self.files is None else find_texts(self.files)
 
     def _loader(self, windows: Windows, shuffle: bool = False) -> DataLoader[Any]:
-        return DataLoader(
+        return make_loader(
             windows,
             batch_size=self.batch_size,
-            shuffle=shuffle,
             num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
-            collate_fn=keep,
+            shuffle=shuffle,
+            trainer=self.trainer,
         )

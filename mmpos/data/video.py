@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .clips import CLIP_EXTENSIONS, Sampling, check_clip, find_clips, import_av, read_clip
+from .loaders import make_loader
 from .moving import ClipForm, check_form
 from .readers import find_files, label_files, list_folders, part_folders
-from .samples import Transform, keep, limit_samples, set_aside
+from .samples import Transform, limit_samples, set_aside
 from .transforms import Look, picture_transform
 
 COLOUR = Look(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), mirror=False)
@@ -232,14 +233,12 @@ class VideoFolder(LightningDataModule):
             channels = 3 if module is None else module.hparams["in_chans"]
         transform = picture_transform(self.look, (height, width), channels, augment=train and self.augment)
         shape = (channels, frames, height, width)
-        return DataLoader(
+        return make_loader(
             Clips(files, Sampling(frames, form.fps, train), transform, shape, shuffled=shuffled),
             batch_size=self.batch_size,
-            shuffle=train,
             num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
-            collate_fn=keep,
+            shuffle=train,
+            trainer=self.trainer,
         )
 
 

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 from torchvision import datasets
 
 from .files import picture_loader
+from .loaders import make_loader
 from .readers import PictureReader, find_pictures, label_files, list_folders, part_folders, read_idx
-from .samples import InMemory, OnDisk, Samples, limit_samples, make_loader, set_aside
+from .samples import Batches, InMemory, OnDisk, Samples, limit_samples, set_aside
 from .transforms import Look, Size, batch_transform, parse_size, picture_transform
 
 
@@ -135,12 +136,13 @@ class VisionData(LightningDataModule, ABC):
             size = tuple(samples.images.shape[-2:])
         make = batch_transform if isinstance(samples, InMemory) else picture_transform
         channels = self._expected("in_chans", len(self.look.mean))
+        transform = make(self.look, parse_size("image_size", size), channels, augment=train and self.augment)
         return make_loader(
-            samples,
-            make(self.look, parse_size("image_size", size), channels, augment=train and self.augment),
+            Batches(samples, transform),
             batch_size=self.batch_size,
-            shuffle=train,
             num_workers=self.num_workers,
+            shuffle=train,
+            trainer=self.trainer,
         )
 
     def _expected(self, name: str, default: Any) -> Any:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from .samples import keep, spread_rows
+from .loaders import make_loader
+from .samples import spread_rows
 from .series_files import ASSETS
 
 
@@ -84,15 +85,15 @@ class VowelData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled; the last batch is smaller."""
-        return DataLoader(self.parts["train"], batch_size=self.batch_size, shuffle=True, collate_fn=keep)
+        return make_loader(self.parts["train"], batch_size=self.batch_size, shuffle=True, trainer=self.trainer)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """What chooses the checkpoint, in one batch."""
-        return DataLoader(self.parts["val"], batch_size=len(self.parts["val"]), collate_fn=keep)
+        return make_loader(self.parts["val"], batch_size=len(self.parts["val"]))
 
     def test_dataloader(self) -> DataLoader[Any]:
         """What nothing is chosen by, in one batch."""
-        return DataLoader(self.parts["test"], batch_size=len(self.parts["test"]), collate_fn=keep)
+        return make_loader(self.parts["test"], batch_size=len(self.parts["test"]))
 
     predict_dataloader = test_dataloader
 

@@ -131,6 +131,10 @@ class VisionTransformer(nn.Module):
         self.blocks = make_blocks(dim, depth, num_heads, drop_path, options)
         self.norm = norm_layer(dim)
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the class and register tokens anew; what the parts learn is theirs to draw."""
         for token in (self.cls_token, self.reg_token):
             if token is not None:
                 nn.init.normal_(token, std=1e-6)

@@ -116,6 +116,10 @@ class MultimodalTransformer(nn.Module):
         self.blocks = make_blocks(dim, depth, num_heads, drop_path, options)
         self.norm = norm_layer(dim)
         self.head = nn.Linear(dim, num_tokens, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the embedding anew, which is the head's too; the other parts draw theirs."""
         self.head.weight = self.embed.weight
         nn.init.normal_(self.embed.weight, std=0.02)
 
@@ -264,7 +268,8 @@ def _read_rule(rule: Rule) -> tuple[str, dict[str, Any]]:
         if "name" not in options:
             raise ValueError(f"rule must be a name or a mapping with one, got {rule!r}")
         name = options.pop("name")
-    find_rule(name, options)(Text(1), 0)  # refuses what it does not know
+    with torch.device("cpu"):  # a model may be made on the meta device, where a rule cannot count
+        find_rule(name, options)(Text(1), 0)  # refuses what it does not know
     return name, options
 
 

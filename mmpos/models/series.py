@@ -97,6 +97,10 @@ class SeriesForecaster(nn.Module):
         )
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, patch)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the token of rows to come anew; what the parts learn is theirs to draw."""
         nn.init.normal_(self.future, std=0.02)
 
     def no_weight_decay(self) -> set[str]:

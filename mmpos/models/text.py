@@ -109,7 +109,11 @@ class TextTransformer(nn.Module):
         self.blocks = make_blocks(dim, depth, num_heads, drop_path, options)
         self.norm = norm_layer(dim)
         self.head = nn.Linear(dim, num_tokens if num_classes is None else num_classes, bias=num_classes is not None)
-        if num_classes is None:
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the embedding anew, which is the head's too unless that is for classes; the other parts draw theirs."""
+        if self.num_classes is None:
             self.head.weight = self.embed.weight
         nn.init.normal_(self.embed.weight, std=0.02)
 

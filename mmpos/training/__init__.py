@@ -5,6 +5,7 @@ from .lengths import LengthEvaluation
 from .multimodal import QuestionModel
 from .resolution import ResolutionEvaluation
 from .series import ForecastModel, SequenceClassifier
+from .sharding import FullyShardedStrategy
 from .text import LanguageModel
 from .timm import TimmClassifier
 from .video import ClipEvaluation, VideoClassifier
@@ -12,6 +13,7 @@ from .video import ClipEvaluation, VideoClassifier
 __all__ = [
     "ClipEvaluation",
     "ForecastModel",
+    "FullyShardedStrategy",
     "ImageClassifier",
     "LanguageModel",
     "LengthEvaluation",

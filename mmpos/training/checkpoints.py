@@ -11,11 +11,19 @@ import torch
 from torch import nn
 
 
-def check_checkpoint_path(path: str | None, *, required: bool = False, name: str = "ckpt_path") -> None:
+def check_checkpoint_path(
+    path: str | None, *, required: bool = False, name: str = "ckpt_path", shards: bool = False
+) -> None:
     """Refuses a path that leads to no checkpoint, before a model is built for it.
 
+    Args:
+        path: A file, or a folder of the shards that processes saved.
+        required: Whether there must be one.
+        name: The argument, for the error.
+        shards: Whether a folder will do.
+
     Raises:
-        ValueError: If there is no path but must be one, or its file is no checkpoint.
+        ValueError: If there is no path but must be one, its file is no checkpoint, or it is a folder and must not be.
         FileNotFoundError: If there is no such file.
     """
     if path is None:
@@ -24,6 +32,11 @@ def check_checkpoint_path(path: str | None, *, required: bool = False, name: str
     elif "://" not in path:  # what lies elsewhere is for Lightning to find
         if not Path(path).exists():
             raise FileNotFoundError(f"{name} {path} does not exist")
+        if Path(path).is_dir() and not shards:
+            raise ValueError(
+                f"{name} {path} is in shards, which configs/trainer/fsdp.yaml reads for --ckpt_path; "
+                f"python -m lightning.fabric.utilities.consolidate_checkpoint {path} makes one file of them"
+            )
         if Path(path).is_file() and not zipfile.is_zipfile(path):
             raise ValueError(f"{name} {path} is not a checkpoint")
 

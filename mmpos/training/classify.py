@@ -6,12 +6,12 @@ from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
-from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from .checkpoints import check_same_model
 from .optim import adamw_cosine
+from .sharding import Sharded
 
 Batch = Sequence[Any]
 """Samples (b, ...), labels (b), and what else the model is to know."""
@@ -23,7 +23,7 @@ AUGMENTATION = ("shift", "jitter", "rescale")
 """The same among ``positions``."""
 
 
-class Classifier(LightningModule, ABC):
+class Classifier(Sharded, ABC):
     """Cross entropy, AdamW and a cosine schedule with warm-up; its constructor makes the model and sets the recipe.
 
     ``val_score``, which chooses the best checkpoint, is the validation accuracy; among equals it prefers the lower
@@ -58,7 +58,9 @@ class Classifier(LightningModule, ABC):
         """The loss that is minimised."""
         labels = batch[1]
         loss = F.cross_entropy(self.classify(batch), labels, label_smoothing=self.label_smoothing)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=len(labels))
+        self.log(
+            "train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=len(labels), sync_dist=True
+        )
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

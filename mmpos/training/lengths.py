@@ -18,6 +18,7 @@ from torch import Tensor
 from ..models import TextTransformer
 from ..models.text import EXTENSIONS
 from .report import items, run_folder, show_path, write_rows
+from .sharding import whole_network
 from .text import cross_entropy
 
 BATCH_TOKENS = 1 << 14
@@ -128,11 +129,12 @@ class LengthEvaluation(Callback):
         data: LongDocuments = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         longest = data.length * max(self.multiples)
         texts = data.documents(part, longest, self.limit).to(pl_module.device)
+        whole = whole_network(pl_module)
         results = []
         for multiple in self.multiples:
             length = data.length * multiple
             for how in self.how:
-                network = self._extended(pl_module, length, how, data.length)
+                network = self._extended(whole, length, how, data.length)
                 bits = last_bits = None
                 if network is not None:
                     if how == TUNED:
@@ -155,9 +157,8 @@ class LengthEvaluation(Callback):
         last = nats.unflatten(0, (len(texts), -1))[:, -1, -self.last :]
         return nats.mean().item() / math.log(2), last.mean().item() / math.log(2)
 
-    def _extended(self, pl_module: LightningModule, length: int, how: str, trained: int) -> TextTransformer | None:
+    def _extended(self, network: TextTransformer, length: int, how: str, trained: int) -> TextTransformer | None:
         """The network for a length, or None where that way does not apply."""
-        network: TextTransformer = pl_module.network  # pyright: ignore[reportAssignmentType]
         try:
             with torch.inference_mode(False):  # new factors are to take gradients
                 return network.at_length(length, how, trained=trained).eval()

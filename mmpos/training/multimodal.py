@@ -4,7 +4,6 @@ from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
-from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from ..data.questions import END
 from ..models import MixedRows, MultimodalTransformer
 from .checkpoints import check_same_model
 from .optim import adamw_cosine
+from .sharding import Sharded
 
 Batch = dict[str, Any]
 """`MixedRows` and what they are to be answered by, bytes (b, m)."""
@@ -23,7 +23,7 @@ BETA2 = 0.98
 """Of AdamW: where to look is learned at once, when gradients grow, and a longer memory would slow that down."""
 
 
-class QuestionModel(LightningModule):
+class QuestionModel(Sharded):
     """A `MultimodalTransformer` that learns to answer, with AdamW and a cosine schedule with warm-up.
 
     A batch has ``rows``, which end with all bytes of the answer but the last, and ``answer`` (b, m). An answer is right
@@ -100,7 +100,15 @@ class QuestionModel(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """The loss that is minimised, of the bytes of the answer."""
         loss, _ = self._score(batch)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=len(batch["answer"]))
+        self.log(
+            "train_loss",
+            loss,
+            on_step=False,
+            on_epoch=True,
+            prog_bar=True,
+            batch_size=len(batch["answer"]),
+            sync_dist=True,
+        )
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

@@ -14,6 +14,7 @@ from ..data.transforms import parse_size
 from ..models import VisionTransformer
 from ..models.image import Extension
 from .report import items, print_accuracies, run_folder, show_path, write_rows
+from .sharding import whole_network
 
 EXTENSIONS: tuple[str, ...] = get_args(Extension)
 
@@ -74,7 +75,7 @@ class ResolutionEvaluation(Callback):
         """Refuses what cannot be evaluated, before any training."""
         if stage == "predict":
             return
-        network = getattr(pl_module, "network", None)
+        network = whole_network(pl_module)
         if not isinstance(network, VisionTransformer):
             raise TypeError(f"{type(pl_module).__name__} has no VisionTransformer to evaluate at other sizes")
         data = getattr(trainer, "datamodule", None)
@@ -108,9 +109,9 @@ class ResolutionEvaluation(Callback):
     def evaluate(self, trainer: Trainer, pl_module: LightningModule, part: Literal["val", "test"]) -> list[Result]:
         """The accuracy at each size in each way."""
         data: EvaluationData = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        results = []
+        whole, results = whole_network(pl_module), []
         for size in self.sizes:
-            networks = {how: self._resized(pl_module, size, how) for how in self.how}
+            networks = {how: self._resized(whole, size, how) for how in self.how}
             loader = data.evaluation_loader(part, image_size=size, limit=self.limit)
             right, seen = dict.fromkeys(self.how, 0), 0
             for batch in loader:
@@ -127,9 +128,8 @@ class ResolutionEvaluation(Callback):
             ]
         return results
 
-    def _resized(self, pl_module: LightningModule, size: tuple[int, int], how: str) -> VisionTransformer | None:
+    def _resized(self, network: VisionTransformer, size: tuple[int, int], how: str) -> VisionTransformer | None:
         """The network for a size, or None where that way does not apply."""
-        network: VisionTransformer = pl_module.network  # pyright: ignore[reportAssignmentType]
         try:
             return network.at_size(size, how).eval()  # pyright: ignore[reportArgumentType]
         except ValueError as error:  # the size itself was tried before

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from ..models import SeriesClassifier, SeriesForecaster
 from .checkpoints import check_same_model
 from .forecasts import ForecastReport
 from .optim import adamw_cosine
+from .sharding import Sharded
 
 RECIPE = ("drop_path", "loss", "lr", "weight_decay", "warmup", "label_smoothing", "noise")
 """Hyper-parameters that do not change what a checkpoint's weights mean."""
@@ -23,7 +24,7 @@ RECIPE = ("drop_path", "loss", "lr", "weight_decay", "warmup", "label_smoothing"
 Batch = Mapping[str, Tensor]
 
 
-class ForecastModel(LightningModule):
+class ForecastModel(Sharded):
     """A `SeriesForecaster` that learns with AdamW and a cosine schedule with warm-up.
 
     A batch has ``values``, ``times`` and ``targets``; targets that are NaN do not count. The unit of the timestamps and
@@ -109,8 +110,17 @@ class ForecastModel(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """The loss that is minimised."""
         errors = _errors(self, batch)
-        loss = errors.square().mean() if self.loss == "mse" else errors.abs().mean()
-        self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=max(len(errors), 1))
+        sizes = errors.square() if self.loss == "mse" else errors.abs()
+        loss = sizes.sum() / max(len(sizes), 1)  # 0 of a batch whose targets are all missing
+        self.log(
+            "train_loss",
+            loss,
+            on_step=False,
+            on_epoch=True,
+            prog_bar=True,
+            batch_size=max(len(errors), 1),
+            sync_dist=True,
+        )
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -157,7 +167,7 @@ def _errors(model: ForecastModel, batch: Batch) -> Float[Tensor, " present"]:
     return (model(batch["values"], batch["times"]) - targets.nan_to_num())[present]
 
 
-class SequenceClassifier(LightningModule):
+class SequenceClassifier(Sharded):
     """A `SeriesClassifier` that learns with AdamW and a cosine schedule with warm-up.
 
     A batch has ``values``, NaN nowhere, ``real``, False where a row is a pad, ``label``, and ``times`` where the data
@@ -239,7 +249,15 @@ class SequenceClassifier(LightningModule):
             batch["label"],
             label_smoothing=self.label_smoothing,
         )
-        self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=len(batch["label"]))
+        self.log(
+            "train_loss",
+            loss,
+            on_step=False,
+            on_epoch=True,
+            prog_bar=True,
+            batch_size=len(batch["label"]),
+            sync_dist=True,
+        )
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

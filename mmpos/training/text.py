@@ -6,7 +6,6 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
@@ -17,6 +16,7 @@ from ..models.sequence import SequencePositions
 from ..values import check_arguments
 from .checkpoints import check_same_model
 from .optim import adamw_cosine
+from .sharding import Sharded
 
 RECIPE = ("drop_path", "positions", "lr", "weight_decay", "warmup")
 """Hyper-parameters that do not change what a checkpoint's weights mean."""
@@ -24,7 +24,7 @@ RECIPE = ("drop_path", "positions", "lr", "weight_decay", "warmup")
 NORMS = {"layer": LAYER_NORM, "rms": nn.RMSNorm}
 
 
-class LanguageModel(LightningModule):
+class LanguageModel(Sharded):
     """A `TextTransformer` that learns to predict the next byte, with AdamW and a cosine schedule with warm-up.
 
     A row of a batch has the inputs and, one place on, the targets. What is reported are bits per byte.
@@ -119,7 +119,15 @@ class LanguageModel(LightningModule):
         if self.positions.varies:
             coords = self.positions.vary(self.network.count(inputs).cpu(), self.draws).to(inputs.device)
         loss = cross_entropy(self.network(inputs, coords=coords), batch[:, 1:]).mean()
-        self.log("train_bits", loss / math.log(2), on_step=False, on_epoch=True, prog_bar=True, batch_size=len(batch))
+        self.log(
+            "train_bits",
+            loss / math.log(2),
+            on_step=False,
+            on_epoch=True,
+            prog_bar=True,
+            batch_size=len(batch),
+            sync_dist=True,
+        )
         return loss
 
     def validation_step(self, batch: Int[Tensor, "b n"], batch_idx: int) -> None:

@@ -21,6 +21,7 @@ from ..models.video import Attention, Rate
 from .classify import Batch, Classifier
 from .predictions import PredictionTable
 from .report import items, print_accuracies, run_folder, show_path, write_rows
+from .sharding import whole_network
 
 Coordinates = Literal["index", "time", "space", "time and space"]
 COORDINATES: tuple[str, ...] = get_args(Coordinates)
@@ -204,7 +205,7 @@ class ClipEvaluation(Callback):
         """Refuses what cannot be evaluated, before any training."""
         if stage == "predict":
             return
-        network = getattr(pl_module, "network", None)
+        network = whole_network(pl_module)
         if not isinstance(network, VideoTransformer):
             raise TypeError(f"{type(pl_module).__name__} has no VideoTransformer to evaluate on clips of other forms")
         data = getattr(trainer, "datamodule", None)
@@ -227,10 +228,10 @@ class ClipEvaluation(Callback):
     def evaluate(self, trainer: Trainer, pl_module: LightningModule, part: Literal["val", "test"]) -> list[Result]:
         """The accuracy on clips of each form with each kind of coordinates."""
         data: ClipData = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        results = []
+        whole, results = whole_network(pl_module), []
         for name, form in self.forms.items():
             size = form or data.form
-            networks = {kind: self._resized(pl_module, size, kind) for kind in self.coordinates}
+            networks = {kind: self._resized(whole, size, kind) for kind in self.coordinates}
             right, seen = dict.fromkeys(self.coordinates, 0), 0
             for batch in data.evaluation_loader(part, form, shuffled=form is None, limit=self.limit):
                 clips, labels, fps, *rest = batch
@@ -249,9 +250,8 @@ class ClipEvaluation(Callback):
             ]
         return results
 
-    def _resized(self, pl_module: LightningModule, form: ClipForm, kind: str) -> VideoTransformer | None:
+    def _resized(self, network: VideoTransformer, form: ClipForm, kind: str) -> VideoTransformer | None:
         """The network for clips of a form, or None where its space cannot be scaled so."""
-        network: VideoTransformer = pl_module.network  # pyright: ignore[reportAssignmentType]
         try:
             how = self.how if kind.endswith("space") else "extend"
             return network.at_size(form.clip_size, how, axes="space").eval()  # pyright: ignore[reportArgumentType]

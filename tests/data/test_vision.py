@@ -23,7 +23,7 @@ class Model:
     """As much of a trainer as a data module asks for."""
 
     def __init__(self, **hparams):
-        self.lightning_module, self.hparams = self, hparams
+        self.lightning_module, self.hparams, self.training = self, hparams, False
 
 
 def loaded(data, **hparams):
