@@ -61,7 +61,7 @@ def test_a_table_of_a_benchmark_is_that_of_its_results(study, page):
 @pytest.mark.parametrize(
     "name, page",
     [
-        ("digits", "README.md"),
+        ("digits", "docs/images.md"),
         ("image", "docs/images.md"),
         ("text", "docs/text.md"),
         ("series", "docs/series.md"),

@@ -59,7 +59,7 @@ ADVICE = (
     Advice(
         "any", "many more keys than in training",
         "`LogScale` or `SSMax` beside the encoding",
-        "softmax flattens as keys grow in number; a factor by their logarithm counters that",
+        "softmax flattens as keys grow in number; a factor by their logarithm counters that, in our study little",
         "Nakanishi, 2025, sec. 2", "https://arxiv.org/abs/2501.19399",
     ),
     Advice(

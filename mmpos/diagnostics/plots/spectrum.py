@@ -119,7 +119,13 @@ def plot_decay(
     ax.axhline(0, color="0.8", linewidth=1)
     first, last = colours(2)
     ax.plot(distances.tolist(), similarity[0].tolist(), color=first, label="query = key = 1 in all channels")
-    ax.plot(distances.tolist(), (bound[0] / bound[0, 0]).tolist(), "--", color=last, label="bound of RoFormer, 3.4.3")
+    ax.plot(
+        distances.tolist(),
+        (bound[0] / bound[0, 0]).tolist(),
+        "--",
+        color=last,
+        label="RoFormer's bound (3.4.3), over its value at 0",
+    )
     ax.legend(fontsize="small")
     return label(ax, title, "distance (coordinate units)", "logit / logit at distance 0")
 
