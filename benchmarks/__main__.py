@@ -34,6 +34,7 @@ QUICK = (256, 1024)
 # Tensors of all pairs, or of all tokens of 8 rows, are not made for more tokens than these.
 MOST = {"bias": 1024, "add": 4096, "turn": 4096}
 MILLION = 1e6
+PATH = RESULTS / "encodings.csv"
 
 Cell = tuple[dict[str, str], dict[str, Call]]
 
@@ -214,7 +215,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, str]]:
         for each in cells:
             for about, calls in each:
                 rows += measure(about, calls, device, arguments.repeats, arguments.seconds)
-        write_rows(arguments.output / "encodings.csv", rows)
+        write_rows(arguments.output / PATH.name, rows)
     return rows
 
 

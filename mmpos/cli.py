@@ -40,6 +40,7 @@ QUIET = (
     "number of training batches .* is smaller than the logging interval",
     "The dirpath has changed",  # a resumed run has a folder of its own
     "returned a view tensor",  # of a sharded encoding, which no layer writes to
+    "WeightAveraging callback with a model that overrides",  # which does so for shards, and refuses both together
     "could not find the monitored key",  # a run that ends before its first validation has none
     "your dataloader is not resumable",  # it is: its order follows from the place of a batch
 )

@@ -35,6 +35,7 @@ LAYERS = [
     {"masks", "attend"},
     {"models", "adapters"},
     {"training", "data", "diagnostics", "testing"},
+    {"errors"},
     {"cli"},
     {"compare", "__main__"},
 ]

@@ -48,7 +48,7 @@ def run(setup: Setup) -> Iterator[Item]:
 def compare(make: Callable[[], nn.Module], dtype: torch.dtype, mode: str, device: torch.device) -> Row:
     """Largest difference from the CPU, as a share of the largest entry, and whether all bits are the same."""
     torch.manual_seed(0)
-    encoding = make().to(dtype)
+    encoding = copy.deepcopy(make()).to(dtype)  # whose parts may be those of others
     with torch.no_grad():
         for parameter in encoding.parameters():  # some start from zero
             parameter.add_(NOISE * torch.randn_like(parameter))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -29,7 +30,8 @@ class Sharded(LightningModule):
         """Shards the network, once.
 
         Raises:
-            ValueError: If the mesh is for tensor parallelism too, which the models do not have.
+            ValueError: If the mesh is for tensor parallelism too, which the models do not have, or weights are
+                averaged, which Lightning cannot do with shards.
         """
         mesh = self.device_mesh
         if mesh is None:
@@ -39,6 +41,8 @@ class Sharded(LightningModule):
                 f"tensor_parallel_size ({mesh['tensor_parallel'].size()}) must be 1: models are sharded over "
                 "data_parallel_size processes only"
             )
+        if any(isinstance(callback, WeightAveraging) for callback in self.trainer.callbacks):
+            raise ValueError("WeightAveraging needs all weights in one process: take configs/trainer/ddp.yaml")
         shard(self.network, mesh["data_parallel"])
 
 
