@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-KILLS = [int(count) for count in os.environ.get("MMPOS_KILLS", "2 1").split()]
+KILLS = [int(count) for count in os.environ.get("MMPOS_KILLS", "1 1").split()]
 """How often the training with pictures and the one with text are killed."""
 
 
