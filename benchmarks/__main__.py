@@ -190,7 +190,7 @@ def plot(rows: Sequence[dict[str, str]], path: Path) -> None:
                 points = [row for row in of if row["package"] == package]
                 axis.plot([int(p["tokens"]) for p in points], [float(p["ms"]) for p in points], **style)
         sizes = sorted({int(row["tokens"]) for row in own})
-        axis.set(xscale="log", yscale="log", ylabel="ms", title=f"{panel[0]}: {panel[1]}")
+        axis.set(xscale="log", yscale="log", ylabel="time (ms)", title=f"{panel[0]}: {panel[1]}")
         axis.set_xticks(sizes, [f"{n:,}" for n in sizes])
         axis.minorticks_off()
         axis.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="x-small", ncols=1 + len(labels) // 16)

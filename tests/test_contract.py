@@ -13,7 +13,7 @@ def test_every_encoding_of_the_factory_has_configurations():
 
 
 CASES = [
-    pytest.param(name, arguments, number == 0, id=f"{name}-{number}")
+    pytest.param(name, arguments, number == 0 and name != "Sandwich", id=f"{name}-{number}")  # a PeriodicBias
     for name, all_arguments in CONFIGURATIONS.items()
     for number, arguments in enumerate(all_arguments)
 ]
