@@ -41,7 +41,8 @@ class Sharded(LightningModule):
                 f"tensor_parallel_size ({mesh['tensor_parallel'].size()}) must be 1: models are sharded over "
                 "data_parallel_size processes only"
             )
-        if any(isinstance(callback, WeightAveraging) for callback in self.trainer.callbacks):
+        trainer: Any = self.trainer
+        if any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks):
             raise ValueError("WeightAveraging needs all weights in one process: take configs/trainer/ddp.yaml")
         shard(self.network, mesh["data_parallel"])
 
