@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from mmpos import create_encoding
@@ -5,6 +7,7 @@ from mmpos.factory import ENCODINGS
 from mmpos.testing import POINTS, check_encoding, modules
 from tests.configurations import CONFIGURATIONS
 
+LONG = int(os.environ.get("MMPOS_EXAMPLES", "1")) > 1
 NAMES = sorted(ENCODINGS)  # before tests register encodings of their own
 
 
@@ -13,7 +16,7 @@ def test_every_encoding_of_the_factory_has_configurations():
 
 
 CASES = [
-    pytest.param(name, arguments, number == 0 and name != "Sandwich", id=f"{name}-{number}")  # a PeriodicBias
+    pytest.param(name, arguments, LONG or number == 0, id=f"{name}-{number}")
     for name, all_arguments in CONFIGURATIONS.items()
     for number, arguments in enumerate(all_arguments)
 ]
@@ -21,7 +24,7 @@ CASES = [
 
 @pytest.mark.parametrize("name, arguments, kernels", CASES)
 def test_it_keeps_the_contract(name, arguments, kernels, monkeypatch):
-    if not kernels:  # which take most of the time: one configuration of each class has them written, all are traced
+    if not kernels:  # which take most of the time: so in the short form one configuration of each has them
         monkeypatch.setattr(modules, "_backend", lambda: "aot_eager")
     report = check_encoding(create_encoding(name, **arguments))
     assert {*report.passed, *report.skipped} == set(POINTS)

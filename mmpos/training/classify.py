@@ -58,9 +58,7 @@ class Classifier(Sharded, ABC):
         """The loss that is minimised."""
         labels = batch[1]
         loss = F.cross_entropy(self.classify(batch), labels, label_smoothing=self.label_smoothing)
-        self.log(
-            "train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=len(labels), sync_dist=True
-        )
+        self.log_loss(loss, len(labels))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

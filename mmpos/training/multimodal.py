@@ -100,15 +100,7 @@ class QuestionModel(Sharded):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """The loss that is minimised, of the bytes of the answer."""
         loss, _ = self._score(batch)
-        self.log(
-            "train_loss",
-            loss,
-            on_step=False,
-            on_epoch=True,
-            prog_bar=True,
-            batch_size=len(batch["answer"]),
-            sync_dist=True,
-        )
+        self.log_loss(loss, len(batch["answer"]))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

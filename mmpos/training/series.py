@@ -112,15 +112,7 @@ class ForecastModel(Sharded):
         errors = _errors(self, batch)
         sizes = errors.square() if self.loss == "mse" else errors.abs()
         loss = sizes.sum() / max(len(sizes), 1)  # 0 of a batch whose targets are all missing
-        self.log(
-            "train_loss",
-            loss,
-            on_step=False,
-            on_epoch=True,
-            prog_bar=True,
-            batch_size=max(len(errors), 1),
-            sync_dist=True,
-        )
+        self.log_loss(loss, max(len(errors), 1))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -249,15 +241,7 @@ class SequenceClassifier(Sharded):
             batch["label"],
             label_smoothing=self.label_smoothing,
         )
-        self.log(
-            "train_loss",
-            loss,
-            on_step=False,
-            on_epoch=True,
-            prog_bar=True,
-            batch_size=len(batch["label"]),
-            sync_dist=True,
-        )
+        self.log_loss(loss, len(batch["label"]))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

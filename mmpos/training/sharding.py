@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -22,7 +22,7 @@ FULL = MixedPrecisionPolicy(cast_forward_inputs=False)
 
 
 class Sharded(LightningModule):
-    """A LightningModule whose ``network`` is sharded where the strategy gives a mesh of devices."""
+    """A LightningModule on one or many processes: its ``network`` is sharded where the strategy gives a mesh."""
 
     network: Any
 
@@ -45,6 +45,10 @@ class Sharded(LightningModule):
         if any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks):
             raise ValueError("WeightAveraging needs all weights in one process: take configs/trainer/ddp.yaml")
         shard(self.network, mesh["data_parallel"])
+
+    def log_loss(self, loss: Tensor, samples: int) -> None:
+        """Logs ``train_loss``, the mean over an epoch and all processes."""
+        self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=samples, sync_dist=True)
 
 
 class FullyShardedStrategy(ModelParallelStrategy):

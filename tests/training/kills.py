@@ -1,6 +1,6 @@
 """Kills trainings at random moments, resumes each, and says whether the end is that of an undisturbed run.
 
-``python -m tests.training.kills 10 10 /tmp/kills`` does so ten times with pictures and ten times with text.
+``python -m tests.training.kills 10 10 FOLDER`` does so ten times with pictures and ten times with text.
 Children are forks of one process, which has imported all that they need.
 """
 

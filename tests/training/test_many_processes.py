@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from mmpos import create_encoding
 from mmpos.cli import run_name
@@ -163,6 +165,20 @@ def test_tensor_parallelism_is_refused():
     module = processes.image()
     module._device_mesh = {"tensor_parallel": Two()}
     with pytest.raises(ValueError, match=r"tensor_parallel_size \(2\) must be 1"):
+        module.configure_model()
+
+
+def test_averaged_weights_are_refused_with_shards():
+    class One:
+        def size(self):
+            return 1
+
+    module = processes.image()
+    module._device_mesh = {"tensor_parallel": One()}
+    module._trainer = Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[EMAWeightAveraging()]
+    )
+    with pytest.raises(ValueError, match="WeightAveraging needs all weights in one process"):
         module.configure_model()
 
 
