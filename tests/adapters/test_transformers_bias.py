@@ -218,9 +218,9 @@ def test_a_cache_is_continued_in_pieces(family):
     whole = logits(model, ids, mask)
     with torch.no_grad():
         first = model(input_ids=ids[:, :6], attention_mask=mask[:, :6], use_cache=True)
-        second = model(input_ids=ids[:, 6:], attention_mask=mask, cache=first.cache)
+        second = model(input_ids=ids[:, 6:], attention_mask=mask, past_key_values=first.past_key_values)
     close(torch.cat([first.logits, second.logits], dim=1)[mask.bool()], whole)
-    unpadded = model(input_ids=ids[:1, 6:], cache=model(input_ids=ids[:1, :6], use_cache=True).cache).logits
+    unpadded = model(input_ids=ids[:1, 6:], past_key_values=model(input_ids=ids[:1, :6], use_cache=True).past_key_values).logits
     close(unpadded, model(input_ids=ids[:1]).logits[:, 6:])
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from mmpos.data import audio
 from mmpos.data.audio import AudioFolder
 from mmpos.data.sound import SILENCE, log_mel, mel_filters, read_sound
 
@@ -190,17 +191,25 @@ def test_tokens_lie_at_the_second_in_their_middle(root, soundfile):
     torch.testing.assert_close(frames[len(energies) :], torch.full_like(frames[len(energies) :], math.log(SILENCE)))
 
 
-def test_bad_files_are_named_counted_and_left_out(root, caplog):
+def test_bad_files_are_named_counted_and_left_out(root, caplog, monkeypatch):
     (root / "low" / "text.wav").write_text("no sound")
     (root / "high" / "empty.flac").write_bytes(b"")
     whole = (root / "low" / "0.flac").read_bytes()
     (root / "low" / "cut.flac").write_bytes(whole[:30])
+    (root / "low" / "gone.wav").write_bytes(whole)
+    read = audio.read_sound
+
+    def read_and_lose(path):
+        (root / "low" / "gone.wav").unlink(missing_ok=True)
+        return read(path)
+
+    monkeypatch.setattr(audio, "read_sound", read_and_lose)
     data = folder(root)
     with caplog.at_level(logging.WARNING):
         data.setup()
-    assert {path.name for path in data.skipped} == {"text.wav", "empty.flac", "cut.flac"}
-    assert "3 of 27 sound files are left out" in caplog.text
-    assert all(name in caplog.text for name in ("text.wav", "empty.flac", "cut.flac"))
+    assert {path.name for path in data.skipped} == {"text.wav", "empty.flac", "cut.flac", "gone.wav"}
+    assert "4 of 28 sound files are left out" in caplog.text
+    assert all(path.name in caplog.text for path in data.skipped)
     assert sum(len(sounds) for sounds in data.parts.values()) == 24
 
 

@@ -187,12 +187,13 @@ def test_clips_come_as_the_model_expects_them_and_broken_ones_are_named_counted_
         assert (seen - torch.tensor(colour)).abs().max() < 6
 
 
-def test_a_clip_that_breaks_off_is_skipped_where_it_is_decoded(colours, caplog):
+@pytest.mark.parametrize("end", [Path.unlink, lambda path: path.write_bytes(b"gone since")], ids=["gone", "broken"])
+def test_a_clip_that_breaks_off_or_vanishes_is_skipped_where_it_is_decoded(end, colours, caplog):
     """Its head and its first frame are whole."""
     data = VideoFolder(str(colours), clip_size=(4, 16, 24), fps=3.0, batch_size=5)
     data.setup()
     paths = [path for path in data.parts["train"].paths if path.name == "0.mp4"]
-    paths[0].write_bytes(b"gone since")
+    end(paths[0])
     batches = list(data.train_dataloader())
     errors = {path: error for batch in batches for path, error in batch.errors.items()}
     assert list(errors) == paths[:1]

@@ -162,6 +162,21 @@ def test_a_picture_that_vanishes_is_named(tmp_path, capsys, monkeypatch):
     assert "No such file" in message
 
 
+GONE = {
+    "a table of series": ("series/calendar", ["--data.source", "none/x.csv"], "source has none/x.csv, which is no file"),
+    "sounds": ("audio/rope", ["--data.root", "none"], "root (none) is not a folder"),
+    "clips": ("video/rope", ["--data", "VideoFolder", "--data.root", "none"], "root (none) is not a folder"),
+    "texts": ("text/rope", ["--data.files", "[none/a.txt]"], "files has none/a.txt, which does not exist"),
+    "images": ("fashion/rope", ["--data.root", "none"], "root (none) does not have FashionMNIST"),
+}
+
+
+@pytest.mark.parametrize("kind", GONE)
+def test_data_that_is_gone_is_named(kind):
+    config, where, message = GONE[kind]
+    assert fail("fit", "--config", ROOT / f"configs/{config}.yaml", *QUICK, *where).startswith(f"error: {message}")
+
+
 WAYS = {
     "killed": (
         lambda: os.kill(os.getpid(), signal.SIGKILL),
