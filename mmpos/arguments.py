@@ -159,6 +159,12 @@ def check_signed(name: str, value: Any) -> None:
         raise TypeError(f"{name} must hold signed integers, got {value.dtype}")
 
 
+def fits(own: Sequence[int], full: Sequence[int]) -> bool:
+    """Whether a tensor of a shape broadcasts to another without enlarging it."""
+    # One by one: before 2.13 Dynamo does not find a size that may change in a tuple.
+    return len(own) <= len(full) and all(a == 1 or a == b for a, b in zip(reversed(own), reversed(full), strict=False))
+
+
 def check_sequence(name: str, value: Any) -> None:
     """Refuses what is no sequence, and text."""
     if not is_sequence(value):

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from ..arguments import fits
 from ..encodings import AttentionBias
 from ..masks import Span
-from ..masks.sight import fits
 
 
 class CoordinateBias(NamedTuple):

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from ..arguments import check_count, check_flag, check_real, check_tensor
+from ..arguments import check_count, check_flag, check_real, check_tensor, fits
 from ..encodings import AttentionBias, LogitScale, Rotation
 from ..encodings.checks import check_coords
 from ..masks import AttentionMask, Sight
-from ..masks.sight import fits, flat_rows
+from ..masks.sight import flat_rows
 from .pairs import CoordinateBias, PairBias, TensorBias, check_fit
 from .problem import Problem, autocasts
 

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from ..arguments import fits
 from .names import check_name
 from .timestamps import NANOSECONDS, NAT, Instants, check_shape, count_missing, read_timestamps, values_known
 
@@ -67,7 +68,7 @@ def time_coords(
 def _read_origin(origin: Any, unit: str, instants: Instants) -> Instants:
     start = read_timestamps(origin, unit, name="origin")
     shape, rows = start.ticks.shape, instants.ticks.shape
-    if len(shape) > len(rows) or any(own not in (1, row) for own, row in zip(shape[::-1], rows[::-1], strict=False)):
+    if not fits(shape, rows):
         raise ValueError(f"origin must be one instant or one for each row of {tuple(rows)}, got shape {tuple(shape)}")
     if values_known(start.ticks) and count_missing(start):
         raise ValueError(f"origin must not be missing, got {origin!r}")

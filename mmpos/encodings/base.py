@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from ..arguments import fits
 from .checks import check_layout
 from .turn import Layout, turn
 
@@ -260,7 +261,7 @@ class Rotation(NamedTuple):
             raise ValueError(f"x has {x.shape[-1]} channels per head but the rotation turns {2 * pairs}")
         if x.shape[-3] % heads:
             raise ValueError(f"x has {x.shape[-3]} heads, which the rotation's {heads} do not divide")
-        if not _broadcast(x.shape[:-3], self.cos.shape[:-3]):
+        if not fits(self.cos.shape[:-3], x.shape[:-3]):
             raise ValueError(f"x has batch shape {tuple(x.shape[:-3])} but the rotation {tuple(self.cos.shape[:-3])}")
         check_layout(self.layout)
         if role not in (None, "query", "key"):
@@ -279,8 +280,3 @@ class Rotation(NamedTuple):
                 "xPos overflows in float16 where |coord - centre| / scale_base is above 6: use bfloat16, a larger "
                 "scale_base or a centre amid the coordinates"
             )
-
-
-def _broadcast(rows: torch.Size, batch: torch.Size) -> bool:
-    """Whether a rotation of ``batch`` fits tensors of ``rows`` without enlarging them."""
-    return len(batch) <= len(rows) and all(b in (1, r) for r, b in zip(reversed(rows), reversed(batch), strict=False))

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Integer, Shaped
 from torch import Tensor
 
-from ..arguments import check_count, check_flag, check_integers, check_tensor
+from ..arguments import check_count, check_flag, check_integers, check_tensor, fits
 from ..encodings.checks import check_positive
-from .sight import Sight, Span, fits, flat_rows
+from .sight import Sight, Span, flat_rows
 
 
 class AttentionMask(NamedTuple):
@@ -46,10 +46,7 @@ class AttentionMask(NamedTuple):
             other = AttentionMask(given=(other,))
         if not isinstance(other, AttentionMask):
             return NotImplemented
-        back, ahead = (
-            min((side for side in sides if side is not None), default=None)
-            for sides in ((self.back, other.back), (self.ahead, other.ahead))
-        )
+        back, ahead = _least(self.back, other.back), _least(self.ahead, other.ahead)
         tensors = (self.same + other.same, self.real + other.real, self.given + other.given)
         return AttentionMask(self.is_causal or other.is_causal, back, ahead, *tensors)
 
@@ -68,7 +65,8 @@ class AttentionMask(NamedTuple):
             check_count(name, count)
         rows = [*self.real, *(part for pair in self.same for part in pair)]
         batch = torch.broadcast_shapes(*(part.shape[:-1] for part in rows), *(part.shape[:-3] for part in self.given))
-        heads = max((part.shape[-3] for part in self.given if part.ndim > 2), default=1)
+        heads = [part.shape[-3] for part in self.given if part.ndim > 2]
+        heads = max(heads) if heads else 1
         device = next((part.device for part in (*rows, *self.given)), torch.device("cpu"))
         sight = self.between((*batch, heads, queries, keys), num_prefix_tokens=num_prefix_tokens, device=device)
         visible = sight.dense(0, queries, Span(0, 0, keys))
@@ -100,6 +98,11 @@ class AttentionMask(NamedTuple):
         given = tuple(flat_rows(part[(None,) * max(3 - part.ndim, 0)], batch, 3) for part in self.given)
         conditions = (self.is_causal, self.back, self.ahead, tuple(same), real, given)
         return Sight(*conditions, queries, keys, num_prefix_tokens, device)
+
+
+def _least(*sides: int | None) -> int | None:
+    known = [side for side in sides if side is not None]
+    return min(known) if known else None
 
 
 def _fit(

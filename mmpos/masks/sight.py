@@ -71,7 +71,8 @@ class Sight(NamedTuple):
         """Batch and heads so far as they see different keys."""
         batch = [part.shape[0] for part in (*self.real, *self.given, *(ids for ids, *_ in self.same))]
         batch += [k_ids.shape[0] for _, _, k_ids, _ in self.same]
-        return max(batch, default=1), max((part.shape[1] for part in self.given), default=1)
+        heads = [part.shape[1] for part in self.given]
+        return max(batch) if batch else 1, max(heads) if heads else 1
 
     @property
     def width(self) -> int:
@@ -214,11 +215,6 @@ def values_known(x: Tensor) -> bool:
 def serves_any_size() -> bool:
     """Whether a program is being written for tensors of any size, so that nothing may depend on those at hand."""
     return getattr(torch.compiler, "is_exporting", bool)()  # PyTorch 2.6 does not say it
-
-
-def fits(own: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    """Whether a tensor broadcasts to a shape without enlarging it."""
-    return len(own) <= len(full) and all(a in (1, b) for a, b in zip(reversed(own), reversed(full), strict=False))
 
 
 def flat_rows(part: Shaped[Tensor, "..."], batch: tuple[int, ...], tail: int) -> Shaped[Tensor, "..."]:

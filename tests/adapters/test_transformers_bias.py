@@ -220,7 +220,8 @@ def test_a_cache_is_continued_in_pieces(family):
         first = model(input_ids=ids[:, :6], attention_mask=mask[:, :6], use_cache=True)
         second = model(input_ids=ids[:, 6:], attention_mask=mask, past_key_values=first.past_key_values)
     close(torch.cat([first.logits, second.logits], dim=1)[mask.bool()], whole)
-    unpadded = model(input_ids=ids[:1, 6:], past_key_values=model(input_ids=ids[:1, :6], use_cache=True).past_key_values).logits
+    cache = model(input_ids=ids[:1, :6], use_cache=True).past_key_values
+    unpadded = model(input_ids=ids[:1, 6:], past_key_values=cache).logits
     close(unpadded, model(input_ids=ids[:1]).logits[:, 6:])
 
 

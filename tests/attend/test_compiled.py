@@ -57,6 +57,7 @@ def test_compiled_blocks_are_few():
     assert 1 < len(calls) <= 32
 
 
+@pytest.mark.filterwarnings("ignore:.*Function'> should not be instantiated:DeprecationWarning")  # PyTorch 2.12 does
 @torch.no_grad()
 def test_flex_attention():
     bias, n = Steep(0.5, 0.25, 0.1, 0.05), 148

@@ -163,7 +163,7 @@ def test_a_picture_that_vanishes_is_named(tmp_path, capsys, monkeypatch):
 
 
 GONE = {
-    "a table of series": ("series/calendar", ["--data.source", "none/x.csv"], "source has none/x.csv, which is no file"),
+    "a table of series": ("series/calendar", ["--data.source", "none/x.csv"], "source has none/x.csv"),
     "sounds": ("audio/rope", ["--data.root", "none"], "root (none) is not a folder"),
     "clips": ("video/rope", ["--data", "VideoFolder", "--data.root", "none"], "root (none) is not a folder"),
     "texts": ("text/rope", ["--data.files", "[none/a.txt]"], "files has none/a.txt, which does not exist"),
