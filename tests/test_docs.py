@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -116,3 +117,14 @@ def test_versions_agree():
     assert citation["version"] == mmpos.__version__
     assert citation["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_the_oldest_versions_are_the_bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [f"Python{project['requires-python']}", *project["dependencies"]]
+    lines += project["optional-dependencies"]["transformers"]
+    bounds = dict(re.fullmatch(r"([\w-]+)(?:\[.*\])?>=([\d.]+)", line).groups() for line in lines)
+    text = (DOCS / "support.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \|", text, flags=re.MULTILINE)
+    assert len(rows) == 6
+    assert {name: oldest.removesuffix(".0") for name, oldest in rows}.items() <= bounds.items()
