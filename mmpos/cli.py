@@ -26,7 +26,14 @@ from torch.utils.data import DataLoader
 from .data import SeriesData, VideoFolder
 from .errors import DEBUG, USER_ERRORS, explain
 from .training.checkpoints import check_checkpoint_path, load_weights
-from .training.faults import FiniteTraining, LastCheckpoint, WholeCheckpoints, explain_fault, newest_checkpoint
+from .training.faults import (
+    FiniteTraining,
+    LastCheckpoint,
+    WholeCheckpoints,
+    explain_fault,
+    interrupted_between_batches,
+    newest_checkpoint,
+)
 from .training.forecasts import read_windows, write_forecasts
 from .training.lengths import LengthEvaluation
 from .training.predictions import predict_pictures
@@ -175,14 +182,15 @@ class CommandLine(LightningCLI):
         weights = self.config[str(self.subcommand)].weights
         if weights:
             load_weights(self.model, weights)
-        try:
-            self.trainer.fit(**kwargs)
-        except SystemExit:
-            if not self.trainer.interrupted:
-                raise
-            if self.trainer.is_global_zero and self._last.exists():
-                print(f"interrupted; to go on: --ckpt_path {show_path(self._last)}", file=sys.stderr)
-            sys.exit(128 + (signal.SIGTERM if self.trainer.received_sigterm else signal.SIGINT))
+        with interrupted_between_batches(self.trainer) as asked:
+            try:
+                self.trainer.fit(**kwargs)
+            except SystemExit:
+                if not self.trainer.interrupted:
+                    raise
+                if self.trainer.is_global_zero and self._last.exists():
+                    print(f"interrupted; to go on: --ckpt_path {show_path(self._last)}", file=sys.stderr)
+                sys.exit(128 + (signal.SIGTERM if self.trainer.received_sigterm and not asked else signal.SIGINT))
         checkpoint = self.trainer.checkpoint_callback
         best = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
         if not best and self._last.exists():  # it ended before its first validation

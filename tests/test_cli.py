@@ -313,8 +313,7 @@ def test_the_traceback_is_there_on_request(monkeypatch):
         main(["fit", "--config", IMAGE["rope"], *QUICK, "--model.rotary.name", "ropee"], base_config=BASE)
 
 
-@pytest.mark.parametrize("sent, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interruption_leaves_a_checkpoint_that_goes_on(sent, status, tmp_path, capsys):
+def test_an_interruption_leaves_a_checkpoint_that_goes_on(tmp_path, capsys):
     command = [sys.executable, ROOT / "train.py", "fit", "--config", IMAGE["rope"], *SMALL, *BATCHES]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -322,10 +321,10 @@ def test_an_interruption_leaves_a_checkpoint_that_goes_on(sent, status, tmp_path
     while not (folder / "config.yaml").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(1.5)  # amid an epoch
-    process.send_signal(sent)
+    process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     last = folder / "checkpoints" / "last.ckpt"
-    assert process.returncode == status, errors
+    assert process.returncode == 130, errors
     assert f"interrupted; to go on: --ckpt_path {last}" in errors
     assert "Traceback" not in errors
     before = torch.load(last, weights_only=True)

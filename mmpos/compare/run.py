@@ -4,12 +4,13 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread, main_thread
 from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
@@ -195,7 +196,7 @@ def _on_ray(cells: Sequence[Cell], files: Files, jobs: int, threads: int, keep: 
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError("--ray needs Ray: pip install 'mmpos[ray]'") from error
-    was_there = ray.is_initialized()
+    was_there, ending = ray.is_initialized(), signal.getsignal(signal.SIGTERM)
     if not was_there:
         ray.init(address=address or None, log_to_driver=False, configure_logging=False)
     try:
@@ -213,6 +214,8 @@ def _on_ray(cells: Sequence[Cell], files: Files, jobs: int, threads: int, keep: 
     finally:
         if not was_there:
             ray.shutdown()
+            if current_thread() is main_thread():
+                signal.signal(signal.SIGTERM, ending)  # Ray has one of its own
 
 
 def _get(get: Callable[[Any], Outcome], done: Any, cell: Cell) -> Outcome:

@@ -3,7 +3,11 @@
 import errno
 import os
 import re
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +57,8 @@ class NotFiniteError(ValueError):
 class LastCheckpoint(ModelCheckpoint):
     """A checkpoint at the end of every epoch, and within it every ``every_n_train_steps`` if that is given.
 
-    What ends a run is saved too where ``save_on_exception`` is set, but for weights whose loss is no number.
+    What ends a run is saved too where ``save_on_exception`` is set, but for weights whose loss is no number, and those
+    of a step that is cut short.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -72,8 +77,36 @@ class LastCheckpoint(ModelCheckpoint):
         # Every process has a part in saving: one that fails alone would wait for the others for ever. A signal to end
         # is passed on to all by Lightning.
         together = trainer.world_size == 1 or isinstance(exception, SIGTERMException)
-        if together and not isinstance(exception, NotFiniteError):
+        batches = trainer.fit_loop.epoch_loop.batch_progress.current
+        outside = not isinstance(exception, Exception | SIGTERMException)  # it may come amid a step
+        cut = outside and batches.started > batches.completed
+        if together and not cut and not isinstance(exception, NotFiniteError):
             super().on_exception(trainer, pl_module, exception)
+
+
+@contextmanager
+def interrupted_between_batches(trainer: Trainer) -> Iterator[list[int]]:
+    """Has Ctrl-C end a training as SIGTERM does, after the batch at hand, and a second one at once; yields the signals.
+
+    A step that is cut short has changed some weights and not others. Of several processes each has its own Ctrl-C.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        asked.append(number)
+        if len(asked) > 1 or trainer.world_size > 1 or signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.default_int_handler(number, frame)
+        print("interrupted: ends after this batch, or with another Ctrl-C at once", file=sys.stderr)
+        signal.raise_signal(signal.SIGTERM)  # Lightning listens from the beginning of a fit on
+
+    if threading.current_thread() is not threading.main_thread():  # which alone has signals
+        yield asked
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class FiniteTraining(Callback):

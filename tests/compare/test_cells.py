@@ -1,6 +1,7 @@
 """Cells that are trained, and what is refused before any is."""
 
 import csv
+import signal
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,9 @@ def test_the_same_results_with_ray(write_study, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
     study = write_study(**USUAL, seeds=[0])
     here = compare(study, output=tmp_path / "here", jobs=2)
+    ending = signal.getsignal(signal.SIGTERM)
     there = compare(study, output=tmp_path / "there", jobs=2, ray="")
+    assert signal.getsignal(signal.SIGTERM) is ending
     assert not [outcome.error for outcome in (*here.failed, *there.failed)]
     assert len(there.rows) == 2
     assert without_time(there.rows) == without_time(here.rows)

@@ -11,12 +11,13 @@ import torch
 from torch.utils.data import _utils as loading
 
 import mmpos.data.image
+from mmpos.cli import main
 from mmpos.data import ImageFolder, loaders
 from mmpos.data.text import Windows
 from mmpos.errors import explain
 from mmpos.training.faults import FiniteTraining, NotFiniteError, newest_checkpoint
 from tests.image_files import write_folder
-from tests.test_cli import IMAGE, QUICK, ROOT, SMALL, fail, in_a_folder_of_its_own, run
+from tests.test_cli import BASE, IMAGE, QUICK, ROOT, SMALL, fail, in_a_folder_of_its_own, run
 
 __all__ = ["in_a_folder_of_its_own"]
 
@@ -51,6 +52,37 @@ def test_a_run_goes_on_from_any_checkpoint_to_the_same_end(capsys):
             for name, weight in expected["state_dict"].items():
                 assert torch.equal(found["state_dict"][name], weight), (step, path, name)
         assert Path(source, "step=6.ckpt").is_file()
+
+
+def test_an_interruption_waits_for_the_end_of_the_step(capsys, monkeypatch):
+    """A signal amid a step, when some weights are changed and others not; a second Ctrl-C does not wait."""
+    few = [*DROPOUT, "--data.batch_size", 16, "--trainer.max_epochs", 1, "--trainer.limit_train_batches", 5]
+    run(capsys, *FIT, *few, "--last.dirpath", "whole")
+    step, steps, signals = torch.optim.AdamW.step, [], []
+
+    def interrupted_step(self, closure=None):
+        loss = step(self, closure)
+        steps.append(loss)
+        if len(steps) == 2:
+            for number in signals:
+                signal.raise_signal(number)
+        return loss
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupted_step)
+    for folder, signals in {"term": [signal.SIGTERM], "once": [signal.SIGINT], "twice": [signal.SIGINT] * 2}.items():
+        with pytest.raises(SystemExit) as end:
+            main([*map(str, (*FIT, *few, "--last.dirpath", folder))], base_config=BASE)
+        steps.clear()
+        assert end.value.code == 128 + signals[0]
+    assert not Path("twice/last.ckpt").exists()
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    expected = load("whole/last.ckpt")
+    for folder in ("term", "once"):
+        assert load(f"{folder}/last.ckpt")["global_step"] == 2
+        run(capsys, *FIT, *few, "--last.dirpath", f"{folder}_on", "--ckpt_path", f"{folder}/last.ckpt")
+        found = load(f"{folder}_on/last.ckpt")
+        assert found["global_step"] == expected["global_step"] == 5
+        assert all(torch.equal(found["state_dict"][name], weight) for name, weight in expected["state_dict"].items())
 
 
 def test_a_full_disk_leaves_the_checkpoint_that_was_there(capsys):
