@@ -103,7 +103,7 @@ CONFIGURATIONS = {
         {"periods": 24.0, "axes": 3, "harmonics": (2, 1, 3)},
     ],
     "SSMax": [{"num_heads": 5}, {"num_heads": 3, "axes": 3, "train_length": 64}],
-    "Sandwich": [{"num_heads": 6}],
+    "Sandwich": [{"num_heads": 6, "dim": 16}],
     "Sinusoidal": [
         {"dim": 14},
         {"dim": 20, "axes": 2, "base": 100.0},

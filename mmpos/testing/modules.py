@@ -124,7 +124,7 @@ def compiling(subject: Subject) -> None:
     try:
         _compare_compiled(subject, _backend(), ((MANY, MORE), (SOME, FEW)), floats=False)
         # The same bits are promised at integer coordinates only, and kernels for real ones take seconds to compile.
-        _compare_compiled(subject, "aot_eager", ((SOME, FEW),), floats=True)
+        _compare_compiled(subject, "eager", ((SOME, FEW),), floats=True)
     finally:
         torch.compiler.reset()
 
