@@ -79,7 +79,7 @@ class LastCheckpoint(ModelCheckpoint):
         together = trainer.world_size == 1 or isinstance(exception, SIGTERMException)
         batches = trainer.fit_loop.epoch_loop.batch_progress.current
         outside = not isinstance(exception, Exception | SIGTERMException)  # it may come amid a step
-        cut = outside and batches.started > batches.completed
+        cut = outside and batches.ready > batches.completed
         if together and not cut and not isinstance(exception, NotFiniteError):
             super().on_exception(trainer, pl_module, exception)
 
