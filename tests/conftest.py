@@ -14,8 +14,6 @@ from tests import shape_checks
 from tests.image_files import NO_FASHION
 
 shape_checks.install()
-# They begin first, so that none is left for the end, when the other processes have nothing to do.
-LONG = tuple(f"tests/{name}" for name in ("compare", "export", "training", "test_cli", "test_contract"))
 REQUIRED = os.environ.get("MMPOS_REQUIRE_PARITY") == "1"
 
 
@@ -43,10 +41,6 @@ def pytest_configure(config):
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-
-
-def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_collection_finish():
