@@ -63,5 +63,6 @@ def same_start():
     """Every test has the same random numbers, and no compiled code of tests before it, of which there is a most."""
     torch.manual_seed(0)
     yield
+    os.environ.pop("PL_GLOBAL_SEED", None)  # by which a command of one test would seed the processes of another
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
