@@ -161,7 +161,7 @@ def check_signed(name: str, value: Any) -> None:
 
 def fits(own: Sequence[int], full: Sequence[int]) -> bool:
     """Whether a tensor of a shape broadcasts to another without enlarging it."""
-    # One by one: before 2.13 Dynamo does not find a size that may change in a tuple.
+    # One by one: in PyTorch 2.12 Dynamo does not find a size that may change in a tuple.
     return len(own) <= len(full) and all(a == 1 or a == b for a, b in zip(reversed(own), reversed(full), strict=False))
 
 

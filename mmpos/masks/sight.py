@@ -214,7 +214,7 @@ def values_known(x: Tensor) -> bool:
 
 def serves_any_size() -> bool:
     """Whether a program is being written for tensors of any size, so that nothing may depend on those at hand."""
-    return getattr(torch.compiler, "is_exporting", bool)()  # PyTorch 2.6 does not say it
+    return torch.compiler.is_exporting()
 
 
 def flat_rows(part: Shaped[Tensor, "..."], batch: tuple[int, ...], tail: int) -> Shaped[Tensor, "..."]:
