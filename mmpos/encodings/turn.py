@@ -1,12 +1,13 @@
 """The turn of channel pairs: each pair ``(a, b)`` becomes ``(a cos - b sin, b cos + a sin)``.
 
 `formula` says it in a few operations, which a compiler fuses with what stands before and after. Run one by one on large
-tensors these read and write memory many times over; so without a compiler `turn` writes its result once, in blocks of
-tokens whose intermediate values stay in a processor's cache. Both multiply and add in the same order and, without a
-compiler, give the same bits, but for a pair with an infinite channel, which is infinite or NaN.
+tensors these read and write memory many times over; so without a compiler `turn` writes its result once: neighbouring
+channels as one product of complex numbers, halves in blocks of tokens whose intermediate values stay in a processor's
+cache. On a CPU both give the same bits, but for a pair with an infinite channel, which is infinite or NaN.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,10 @@ Layout = Literal["half", "interleaved"]
 BLOCK = 2**19
 # Entries of x below which those calls take longer than what they save.
 FEW = 2**16
+# PyTorch multiplies so many complex numbers at a time, rounding two products and their sum; what is left at the end of
+# a row, or of a thread's share of at least so many numbers, it rounds otherwise.
+VECTOR = 16
+GRAIN = 2**15
 
 _fused: Callable[..., Any] | None = None
 
@@ -56,7 +61,7 @@ def turn(
 
     A backward pass needs ``cos`` and ``sin`` only, and ``x`` if these have gradients themselves.
     """
-    if torch.compiler.is_compiling() or x.numel() < FEW:
+    if torch.compiler.is_compiling() or (x.numel() < FEW and x.device.type == "cpu"):
         return formula(x, cos, sin, layout)
     if type(x) is not Tensor or is_legacy_batchedtensor(x):  # which cannot be written into
         return formula(x, cos, sin, layout)
@@ -72,7 +77,10 @@ def formula(
     """What `turn` computes."""
     width = 2 * cos.shape[-1]
     a, b = split_pairs(x.narrow(-1, 0, width).to(_precision(x, cos)), layout)
-    first, second = torch.addcmul(b * -sin, a, cos), torch.addcmul(a * sin, b, cos)
+    if layout == "half":
+        first, second = torch.addcmul(b * -sin, a, cos), torch.addcmul(a * sin, b, cos)
+    else:  # as the product of complex numbers is rounded
+        first, second = a * cos - b * sin, a * sin + b * cos
     turned = join_pairs(first, second, layout).to(x.dtype)
     return turned if width == x.shape[-1] else torch.cat([turned, x[..., width:]], dim=-1)
 
@@ -101,18 +109,22 @@ class Turn(Function):
         like = torch.preserve_format if x.stride(-1) == 1 else torch.contiguous_format
         result = torch.empty_like(x, memory_format=like)
         width, dtype = 2 * cos.shape[-1], _precision(x, cos)
-        result[..., width:] = x[..., width:]
+        if width < x.shape[-1]:
+            result[..., width:] = x[..., width:]
         x, out, cos, sin = x.narrow(-1, 0, width), result[..., :width], cos.to(dtype), sin.to(dtype)
-        cos, quarters = join_pairs(cos, cos, layout), _quarters(x, out, sin, layout)
-        buffers: tuple[Tensor, ...] = ()
-        for part, into, c, *quarter in _blocks(x, out, cos, *quarters):
-            if into.dtype == dtype:
-                _turn_into(into, part.to(dtype), c, quarter, layout)
+        as_it_is = x.dtype == dtype and (layout == "half" or (_holds_complex(x) and _holds_complex(out)))
+        if as_it_is and layout == "interleaved" and _in_whole_vectors(out, x):
+            _turn_into(out, x, cos, sin, layout)
+            return result
+        buffers: list[Tensor] = []
+        for part, into, c, s in _blocks(x, out, cos, sin):
+            if as_it_is:
+                _turn_into(into, part, c, s, layout)
                 continue
-            # In memory that is fetched once: on a CPU new pages cost more than the turn.
-            buffers = buffers or tuple(torch.empty_like(part, dtype=dtype) for _ in range(2))
-            wide, turned = (buffer[..., : part.shape[-2], :] for buffer in buffers)
-            into.copy_(_turn_into(turned, wide.copy_(part), c, quarter, layout))
+            # In memory that is fetched once: on a CPU new pages cost more than the turn. Complex numbers stay in place.
+            buffers = buffers or [torch.empty_like(part, dtype=dtype) for _ in range(2 if layout == "half" else 1)]
+            wide, turned = (buffers[place][..., : part.shape[-2], :] for place in (0, -1))
+            into.copy_(_turn_into(turned, wide.copy_(part), c, s, layout))
         return result
 
     @staticmethod
@@ -166,25 +178,42 @@ def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(part.split(tokens, dim=-2) for part in tensors), strict=True)
 
 
-def _quarters(x: Tensor, out: Tensor, sin: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-    """What a right angle is multiplied with, ``i sin``: one complex factor if numbers are complex, else two real ones.
-
-    One pass over memory is better than two. The factor is purely imaginary, so that no sum is rounded: the ends of a
-    row would do that in another way than its middle.
-    """
-    whole = layout == "interleaved" and x.device.type in ("cpu", "cuda") and _holds_complex(x) and _holds_complex(out)
-    return (torch.complex(torch.zeros_like(sin), sin),) if whole else (-sin, sin)
-
-
-def _turn_into(out: Tensor, x: Tensor, cos: Tensor, quarters: Sequence[Tensor], layout: Layout) -> Tensor:
-    """Writes ``sin`` times ``x`` turned by a right angle, ``(-b, a)``, and adds ``cos`` times ``x``."""
-    if len(quarters) == 1:
-        torch.mul(_as_complex(x), quarters[0], out=_as_complex(out))
-    else:
+def _turn_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """Writes what `formula` gives."""
+    if layout == "half":
         (a, b), (first, second) = split_pairs(x, layout), split_pairs(out, layout)
-        torch.mul(b, quarters[0], out=first)
-        torch.mul(a, quarters[1], out=second)
-    return out.addcmul_(x, cos)
+        torch.mul(b, -sin, out=first)
+        torch.mul(a, sin, out=second)
+        return out.addcmul_(x, join_pairs(cos, cos, layout))
+    tokens = _in_whole_vectors(out, x)
+    whole, rest = (..., slice(tokens), slice(None)), (..., slice(tokens, None), slice(None))
+    if tokens:
+        factor = torch.complex(cos[whole], sin[whole]).contiguous()
+        torch.mul(_as_complex(x[whole]), factor, out=_as_complex(out[whole]))
+    if tokens < x.shape[-2]:
+        out[rest] = formula(x[rest], cos[rest], sin[rest], layout)
+    return out
+
+
+def _in_whole_vectors(out: Tensor, x: Tensor) -> int:
+    """How many tokens a product of complex numbers turns without leaving any at the end of a row or a thread.
+
+    On a GPU, whose threads take numbers one by one, all of them.
+    """
+    tokens, pairs = x.shape[-2], x.shape[-1] // 2
+    if x.device.type == "cuda":
+        return tokens
+    if x.device.type != "cpu" or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        return 0
+    if pairs % VECTOR and not x.stride(-2) == out.stride(-2) == 2 * pairs:  # tokens are not one row
+        return 0
+    numbers = x.numel() // 2 // max(tokens, 1)  # of a token
+    most = torch.get_num_threads()
+    for threads in range(min(most, -(-tokens * numbers // GRAIN)), 0, -1):
+        whole = tokens - tokens % (VECTOR * threads // math.gcd(VECTOR * threads, pairs))
+        if threads == min(most, -(-whole * numbers // GRAIN)):  # so many share them
+            return whole
+    return 0
 
 
 def _holds_complex(x: Tensor) -> bool:

@@ -82,13 +82,16 @@ def test_any_number_of_rows_heads_and_tokens(layout, shape):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_token_has_the_same_bits_alone_in_any_block_and_on_any_number_of_threads(monkeypatch, layout, dtype):
+@pytest.mark.parametrize("width, pairs", [(38, 19), (80, 40), (64, 32), (70, 32)])  # that fill registers or do not
+def test_a_token_has_the_same_bits_alone_in_any_block_and_on_any_number_of_threads(
+    monkeypatch, layout, dtype, width, pairs
+):
     threads = torch.get_num_threads()
-    x = draw(2, 3, 700, 38).to(dtype)  # large enough to be shared out to threads, of rows that fill no register
-    cos, sin = parts_of(1, 700, 19)
-    want = turn(x, cos, sin, layout)
+    x = draw(2, 3, 709, width).to(dtype)  # large enough to be shared out to threads
+    cos, sin = parts_of(1, 709, pairs)
+    want = formula(x, cos, sin, layout)
     try:
-        for number, block in ((1, 2**19), (2, 2**19), (3, 2**19), (3, 2**10), (1, 1)):
+        for number, block in ((1, 2**19), (2, 2**19), (3, 2**19), (5, 2**19), (7, 2**19), (3, 2**10), (1, 1)):
             torch.set_num_threads(number)
             monkeypatch.setattr(module, "BLOCK", block)
             assert torch.equal(turn(x, cos, sin, layout), want)
@@ -96,11 +99,34 @@ def test_a_token_has_the_same_bits_alone_in_any_block_and_on_any_number_of_threa
         torch.set_num_threads(threads)
     for memory in ("heads last", "from an odd place", "channels first"):
         assert torch.equal(turn(MEMORY[memory](x), cos, sin, layout), want)
-    for token in range(0, 700, 53):
+    for token in range(0, 709, 53):
         at = slice(token, token + 1)
         assert torch.equal(turn(x[:, :, at], cos[:, at], sin[:, at], layout), want[:, :, at])
     for head in range(3):
         assert torch.equal(turn(x[1:, head : head + 1], cos, sin, layout), want[1:, head : head + 1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5, 7, 12, 20, 28, 48, 96])
+def test_complex_numbers_are_shared_out_in_whole_vectors(threads):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        for *rows, tokens, width in (
+            (8, 12, 1024, 64),
+            (8, 12, 197, 64),
+            (8, 16, 257, 80),
+            (1, 32, 100, 128),
+            (2, 300, 96),
+        ):
+            x = torch.empty(*rows, tokens, width)
+            whole = module._in_whole_vectors(x, x)
+            numbers = x[..., :whole, :].numel() // 2
+            share = -(-numbers // max(1, min(threads, -(-numbers // 2**15))))  # as PyTorch splits a range
+            assert whole * width // 2 % 16 == share % 16 == 0
+            if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+                assert whole > 0.8 * tokens or (threads, tokens) == (96, 1024)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

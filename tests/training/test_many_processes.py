@@ -84,8 +84,8 @@ def check_same(got, want, steps=slice(None)):
     assert len(want["losses"]) == processes.STEPS * processes.EPOCHS
     for name, grad in want["grads"].items():
         torch.testing.assert_close(got["grads"][name], grad, atol=1e-5 * grad.abs().max().item() + 1e-8, rtol=0)
-        # AdamW makes a step of the rounding error of a gradient that is 0.
-        torch.testing.assert_close(got["learned"][name], want["learned"][name], atol=1e-4, rtol=0)
+        felt = grad.abs() > 1e-7  # AdamW makes a whole step of the rounding error of a gradient that is 0
+        torch.testing.assert_close(got["learned"][name][felt], want["learned"][name][felt], atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
