@@ -87,8 +87,10 @@ def formula(
 
 def split_pairs(x: Float[Tensor, "*rows d"], layout: Layout) -> tuple[Tensor, Tensor]:
     """The first channel of every pair and the second, as views."""
-    pairs = x.shape[-1] // 2
-    return (x[..., :pairs], x[..., pairs:]) if layout == "half" else (x[..., ::2], x[..., 1::2])
+    # By one operation: their gradients are joined then. Those of slices would be filled up with zeros and added.
+    half, pairs = layout == "half", x.shape[-1] // 2
+    a, b = x.split(pairs, dim=-1) if half else x.reshape(*x.shape[:-1], pairs, 2).unbind(-1)
+    return a, b
 
 
 def join_pairs(a: Float[Tensor, "*rows p"], b: Float[Tensor, "*rows p"], layout: Layout) -> Float[Tensor, "*rows d"]:
