@@ -76,13 +76,15 @@ def formula(
 ) -> Float[Tensor, "*rows h n d"]:
     """What `turn` computes."""
     width = 2 * cos.shape[-1]
-    a, b = split_pairs(x.narrow(-1, 0, width).to(_precision(x, cos)), layout)
+    whole = width == x.shape[-1]
+    part, *rest = (x,) if whole else x.split([width, x.shape[-1] - width], dim=-1)
+    a, b = split_pairs(part.to(_precision(x, cos)), layout)
     if layout == "half":
         first, second = torch.addcmul(b * -sin, a, cos), torch.addcmul(a * sin, b, cos)
     else:  # as the product of complex numbers is rounded
         first, second = a * cos - b * sin, a * sin + b * cos
     turned = join_pairs(first, second, layout).to(x.dtype)
-    return turned if width == x.shape[-1] else torch.cat([turned, x[..., width:]], dim=-1)
+    return turned if whole else torch.cat([turned, *rest], dim=-1)
 
 
 def split_pairs(x: Float[Tensor, "*rows d"], layout: Layout) -> tuple[Tensor, Tensor]:
