@@ -1,6 +1,7 @@
 """Shapes are checked, and where MMPOS_REQUIRE_PARITY=1 a test that is skipped for want of a package fails."""
 
 import gc
+import logging
 import os
 import sys
 
@@ -37,6 +38,8 @@ def pytest_runtest_makereport():
 
 
 def pytest_configure(config):
+    # A failing compiled test would print torch's trace. A log_level for all would cost a millisecond a test.
+    logging.getLogger("torch.__trace").propagate = False
     # Tests run side by side, one process a core: neither torch nor its compiler should take more than one.
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 import copy
 import math
 from decimal import Decimal, localcontext
+from functools import cache
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from mmpos import grid_coords, sequence_coords
 from mmpos.encodings.bias.buckets import T5Bias
 
 
+@cache
 def exact_bucket(distance, num_buckets, max_distance):
     """The bucket of a distance by T5's formula in 50 digits, for one direction."""
     exact = num_buckets // 2
