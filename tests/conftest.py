@@ -40,6 +40,9 @@ def pytest_runtest_makereport():
 def pytest_configure(config):
     # A failing compiled test would print torch's trace. A log_level for all would cost a millisecond a test.
     logging.getLogger("torch.__trace").propagate = False
+    # Lightning has torch look for a driver's library whenever its compiler asks for a GPU, which it does all the time.
+    if not torch.cuda.is_available():
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     # Tests run side by side, one process a core: neither torch nor its compiler should take more than one.
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
