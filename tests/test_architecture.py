@@ -102,7 +102,9 @@ def test_adapters_see_encodings_and_attention_only():
 
 IMPORT = """
 import json, sys, time
+start = time.process_time()
 import torch
+torch_seconds = time.process_time() - start
 before, seconds = set(sys.modules), []
 for run in range(5):
     for name in set(sys.modules) - before:
@@ -110,7 +112,7 @@ for run in range(5):
     start = time.process_time()
     import mmpos
     seconds.append(time.process_time() - start)
-print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
+print(json.dumps({"torch": torch_seconds, "seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
 """
 
 
@@ -130,7 +132,7 @@ def test_import_is_light(fresh_import):
 
 
 def test_import_is_quick(fresh_import):
-    assert statistics.median(fresh_import["seconds"]) < 0.3
+    assert statistics.median(fresh_import["seconds"]) < fresh_import["torch"] / 4
 
 
 def test_public_names_are_there():
