@@ -96,13 +96,16 @@ class CommandLine(LightningCLI):
         """Parses the arguments and runs the subcommand."""
         defaults = {} if base_config is None else {"default_config_files": [str(base_config)]}
         parser: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
-        cls(
+        known = cls.subcommands()
+        asked = {name: known[name] for name in args[:1] if name in known} or known  # parsers take time to build
+        command = type(cls.__name__, (cls,), {"subcommands": staticmethod(lambda: asked)})
+        command(
             args=import_first(args),
             seed_everything_default=0,
             save_config_callback=SaveFitConfig,
             auto_configure_optimizers=False,  # modules bring their own
             load_from_checkpoint_support=False,  # modules save plain hyper-parameters
-            parser_kwargs=parser | dict.fromkeys(cls.subcommands(), parser | defaults),
+            parser_kwargs=parser | dict.fromkeys(asked, parser | defaults),
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:

@@ -14,6 +14,7 @@ import yaml
 
 import mmpos
 from mmpos.cli import automatic_precision, main, run_name
+from tests import forks
 from tests.image_files import FASHION, NO_FASHION
 
 ROOT = Path(__file__).parents[1]
@@ -313,18 +314,24 @@ def test_the_traceback_is_there_on_request(monkeypatch):
         main(["fit", "--config", IMAGE["rope"], *QUICK, "--model.rotary.name", "ropee"], base_config=BASE)
 
 
+def train(args):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests may run where Ctrl-C is ignored
+    main(args, base_config=BASE)
+
+
 def test_an_interruption_leaves_a_checkpoint_that_goes_on(tmp_path, capsys):
-    command = [sys.executable, ROOT / "train.py", "fit", "--config", IMAGE["rope"], *SMALL, *BATCHES]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    folder, deadline = Path("runs/image/rope/version_0"), time.monotonic() + 120
+    args = ["fit", "--config", IMAGE["rope"], *SMALL, *BATCHES, "--trainer.accelerator", "cpu"]
+    log = tmp_path / "log"
+    process = forks.start(log, train, args)
+    folder, deadline = Path("runs/image/rope/version_0"), time.monotonic() + 60
     while not (folder / "config.yaml").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(1.5)  # amid an epoch
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    time.sleep(1)  # amid an epoch
+    os.kill(process.pid, signal.SIGINT)
+    process.join(timeout=60)
+    errors = log.read_text()
     last = folder / "checkpoints" / "last.ckpt"
-    assert process.returncode == 130, errors
+    assert process.exitcode == 130, errors
     assert f"interrupted; to go on: --ckpt_path {last}" in errors
     assert "Traceback" not in errors
     before = torch.load(last, weights_only=True)

@@ -48,7 +48,10 @@ def python_sources() -> list[Path]:
     """The modules of Python's standard library, without their tests."""
     root = Path(sysconfig.get_paths()["stdlib"])
     skipped = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "turtledemo"}
-    paths = (path for path in root.rglob("*.py") if not skipped & set(path.relative_to(root).parts))
+    paths = []
+    for folder, inside, files in os.walk(root):
+        inside[:] = [name for name in inside if name not in skipped]
+        paths += [Path(folder, name) for name in files if name.endswith(".py")]
     return sorted(path for path in paths if path.stat().st_size)
 
 
@@ -115,9 +118,9 @@ def share_out(files: Sequence[Path]) -> dict[str, list[Piece]]:
         }
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(SPLIT_SEED)).tolist()
     parts: dict[str, list[Piece]] = {part: [] for part in PARTS}
-    seen = 0
+    seen, total = 0, sum(sizes)
     for row in order:
-        share = seen / sum(sizes)
+        share = seen / total
         part = "test" if share < SHARE else "val" if share < 2 * SHARE else "train"
         parts[part].append(Piece(files[row], 0, sizes[row]))
         seen += sizes[row]

@@ -3,9 +3,6 @@
 import csv
 import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +15,7 @@ from mmpos.models import MultimodalTransformer, SeriesClassifier, TextTransforme
 from mmpos.training import FullyShardedStrategy
 from mmpos.training.checkpoints import check_checkpoint_path
 from mmpos.training.sharding import materialise
+from tests import forks
 from tests.configurations import CONFIGURATIONS
 from tests.training import two_processes as processes
 
@@ -50,33 +48,17 @@ def two(folder, alone):
     before = dict(os.environ)
     try:
         processes.fit("image", folder / "one", FullyShardedStrategy())
+        torch.distributed.destroy_process_group()  # its threads would be missing in a fork
         with socket.socket() as place:
             place.bind(("127.0.0.1", 0))
             port = place.getsockname()[1]
-        yield launch(folder, port)
+        forks.together(folder, processes.work, folder, port)
+        yield [torch.load(folder / f"results{rank}.pt") for rank in range(2)]
     finally:
-        torch.distributed.destroy_process_group()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
         os.environ.clear()
         os.environ.update(before)
-
-
-def launch(folder, port):
-    runs = []
-    for rank in range(2):
-        told = {"LOCAL_RANK": rank, "NODE_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "COLUMNS": 200}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in told.items()}}
-        command = [sys.executable, "-m", "tests.training.two_processes", str(rank), str(folder)]
-        with (folder / f"errors{rank}").open("w") as file:
-            root = Path(__file__).parents[2]
-            runs.append(subprocess.Popen(command, cwd=root, env=environment, stdout=file, stderr=file))
-    try:
-        for rank, run in enumerate(runs):
-            assert run.wait(timeout=150) == 0, (folder / f"errors{rank}").read_text()
-    finally:
-        for run in runs:
-            run.kill()
-            run.wait()
-    return [torch.load(folder / f"results{rank}.pt") for rank in range(2)]
 
 
 def check_same(got, want, steps=slice(None)):

@@ -4,8 +4,6 @@ import contextlib
 import io
 import itertools
 import os
-import sys
-import warnings
 from pathlib import Path
 
 import torch
@@ -193,7 +191,9 @@ def run(*args):
     return out.getvalue()
 
 
-def work(rank, folder):
+def work(rank, folder, port):
+    told = {"LOCAL_RANK": rank, "NODE_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "COLUMNS": 200}
+    os.environ.update({name: str(value) for name, value in told.items()})
     results = {}
     for name in MODULES:
         results[name, "ddp"] = fit(name, folder / f"{name}-ddp", "ddp", 2)
@@ -215,9 +215,3 @@ def work(rank, folder):
     results["text"] = run("--config", CONFIGS / "text" / "t5.yaml", "--lengths=1", "--how=extend")
     results["series"] = run("--config", CONFIGS / "series" / "learned.yaml")
     torch.save(results, folder / f"results{rank}.pt")
-
-
-if __name__ == "__main__":
-    warnings.filterwarnings("ignore", "The 'train_dataloader' does not have many workers")
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    work(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,28 +1,29 @@
 """Tables that FSDP and tensor parallelism have cut: loading, resizing and gradients, on one and two processes."""
 
-import subprocess
-import sys
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.tensor as distributed
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
 
-from mmpos import LearnedTable
+from mmpos import LearnedTable, grid_coords
 from mmpos.encodings.additive.tables import FactorizedTable
 from mmpos.models.blocks import no_weight_decay_names
 from mmpos.resample import resample_bias_table, resample_pos_embed, resample_table
-
-distributed = pytest.importorskip("torch.distributed.tensor", reason="needs torch.distributed")
+from tests import forks
 
 PLACEMENTS = [distributed.Shard(0), distributed.Shard(1), distributed.Replicate()]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def mesh():
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield torch.distributed.init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
 
 
 def cut(tensor, mesh, placement):
@@ -132,59 +133,33 @@ def test_tables_do_not_decay_behind_a_wrapper(mesh, kind):
     assert no_weight_decay_names(wrapped) == {f"module.{name}" for name in names}
 
 
-TWO_PROCESSES = """
-import sys, warnings
-from datetime import timedelta
-import torch
-import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
-from mmpos import LearnedTable, grid_coords
-from mmpos.resample import resample_table
+def hold_shares(rank, place):
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(place), 2), rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    mesh = dist.init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    table = torch.randn(13, 10, 6)  # 13 rows do not share out evenly
+    whole = table.clone().requires_grad_()
+    want = resample_table(whole, (17, 12))
+    want.square().sum().backward()
+    for axis in range(3):
+        pieces = distributed.distribute_tensor(table, mesh, [distributed.Shard(axis)]).requires_grad_()
+        got = resample_table(pieces, (17, 12))
+        got.square().sum().backward()
+        assert got.to_local().shape[axis] < want.shape[axis]
+        assert torch.equal(got.full_tensor(), want), axis
+        torch.testing.assert_close(pieces.grad.full_tensor(), whole.grad, atol=1e-5, rtol=0)
 
-rank, place = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group(
-    "gloo", store=dist.FileStore(place, 2), rank=rank, world_size=2, timeout=timedelta(seconds=60)
-)
-mesh = dist.init_device_mesh("cpu", (2,))
-torch.manual_seed(0)
-table = torch.randn(13, 10, 6)  # 13 rows do not share out evenly
-whole = table.clone().requires_grad_()
-want = resample_table(whole, (17, 12))
-want.square().sum().backward()
-for axis in range(3):
-    pieces = distribute_tensor(table, mesh, [Shard(axis)]).requires_grad_()
-    got = resample_table(pieces, (17, 12))
-    got.square().sum().backward()
-    assert got.to_local().shape[axis] < want.shape[axis]
-    assert torch.equal(got.full_tensor(), want), axis
-    torch.testing.assert_close(pieces.grad.full_tensor(), whole.grad, atol=1e-5, rtol=0)
-
-model = fully_shard(torch.nn.Sequential(LearnedTable(6, (17, 12), resize_on_load=True)))
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    set_model_state_dict(model, {"0.weight": table}, options=StateDictOptions(full_state_dict=True))
-assert "13 x 10 positions of the checkpoint to the 17 x 12" in "".join(str(warning.message) for warning in caught)
-assert torch.equal(model[0].weight.full_tensor(), want)
-smaller = model[0].resize(5, 7).weight
-assert torch.equal(smaller.full_tensor(), resample_table(want, (5, 7)))
-assert torch.equal(model(grid_coords(17, 12)), want.flatten(0, 1))
-dist.destroy_process_group()
-"""
+    model = fully_shard(nn.Sequential(LearnedTable(6, (17, 12), resize_on_load=True)))
+    with pytest.warns(UserWarning, match="13 x 10 positions of the checkpoint to the 17 x 12"):
+        set_model_state_dict(model, {"0.weight": table}, options=StateDictOptions(full_state_dict=True))
+    assert torch.equal(model[0].weight.full_tensor(), want)
+    smaller = model[0].resize(5, 7).weight
+    assert torch.equal(smaller.full_tensor(), resample_table(want, (5, 7)))
+    assert torch.equal(model(grid_coords(17, 12)), want.flatten(0, 1))
+    dist.destroy_process_group()
 
 
 def test_two_processes_hold_their_shares(tmp_path):
-    errors = [tmp_path / f"errors{rank}" for rank in range(2)]
-    runs = []
-    for rank, path in enumerate(errors):
-        arguments = [sys.executable, "-c", TWO_PROCESSES, str(rank), str(tmp_path / "store")]
-        with path.open("w") as file:
-            runs.append(subprocess.Popen(arguments, cwd=Path(__file__).parents[3], stderr=file))
-    try:
-        for run, path in zip(runs, errors, strict=True):
-            assert run.wait(timeout=120) == 0, path.read_text()
-    finally:
-        for run in runs:
-            run.kill()
-            run.wait()
+    forks.together(tmp_path, hold_shares, tmp_path / "store")
