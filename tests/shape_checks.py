@@ -45,6 +45,8 @@ def _jaxtyped(plain: Callable, *targets: Callable, **options: Any) -> Callable:
     if not targets:
         return functools.partial(_jaxtyped, plain, **options)
     (target,) = targets
+    if torch.compiler.is_compiling():  # a function within a function
+        return target
     checked = plain(target, **options)
     if not inspect.isfunction(target) or target.__module__.partition(".")[0] != "mmpos":
         return checked

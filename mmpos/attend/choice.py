@@ -21,8 +21,8 @@ QUERIES = 1024
 CAUSAL = 512
 # Weights of all pairs, 256 MB, that kernels of CPUs may write out for gradients of a bias.
 WEIGHTS = 2**26
-# Documents of more pairs than this are worth going through block by block, for blocks leave out those of others.
-PACKED = 2**18
+# Documents and windows of more pairs than this are worth going through block by block, for blocks leave out the others.
+PACKED, WINDOWED = 2**18, 2**15
 
 
 class Choice(NamedTuple):
@@ -66,7 +66,7 @@ def _choose(problem: Problem) -> tuple[Choice, Factors | None]:
     learns = torch.is_grad_enabled() and problem.bias.requires_grad
     if many and problem.q.is_cuda and torch.compiler.is_compiling() and not learns and why_not_flex(problem) is None:
         return Choice("flex", "compiled on CUDA, and the bias has a score"), None
-    why_not = f"{problem.sight.queries} queries are too few for factors"
+    why_not = _reason("{} queries are too few for factors", problem.sight.queries)
     if problem.sight.queries >= QUERIES:
         most = problem.q.shape[-1] if many else problem.q.shape[-1] // 4
         rank = problem.bias.module.rank if isinstance(problem.bias, CoordinateBias) else None
@@ -75,13 +75,13 @@ def _choose(problem: Problem) -> tuple[Choice, Factors | None]:
         if isinstance(found, Factors):
             channels = count_channels(problem, found.left.shape[-1])
             if channels <= most:
-                return Choice("factors", f"the bias is an inner product of {channels} channels"), found
-        why_not = found if isinstance(found, str) else f"its factors have {channels} channels"
+                return Choice("factors", _reason("the bias is an inner product of {} channels", channels)), found
+        why_not = found if isinstance(found, str) else _reason("its factors have {} channels", channels)
     if many or problem.numbers > WEIGHTS:
-        return Choice("blocks", f"the bias has {pairs} numbers, more than are kept; {why_not}"), None
+        return Choice("blocks", _reason("the bias has {} numbers, more than are kept; ", pairs) + why_not), None
     if problem.sight.is_causal and problem.sight.queries >= CAUSAL and not torch.compiler.is_compiling():
         return Choice("blocks", f"blocks leave out keys ahead; {why_not}"), None
-    return Choice("sdpa", f"the bias has {pairs} numbers, few enough; {why_not}"), None
+    return Choice("sdpa", _reason("the bias has {} numbers, few enough; ", pairs) + why_not), None
 
 
 def _choose_unbiased(problem: Problem) -> Choice:
@@ -89,13 +89,31 @@ def _choose_unbiased(problem: Problem) -> Choice:
     square = not sight.is_causal or sight.queries in (1, sight.keys)
     if sight.is_plain and square and not problem.writes_weights:
         return Choice("sdpa", "no bias, and no mask that the kernel has not of its own")
-    if sight.width * 2 < sight.keys:
-        return Choice("blocks", f"no bias, and a window of {sight.width} among {sight.keys} keys")
-    if sight.same and sight.queries * sight.keys > PACKED:
+    pairs = sight.queries * sight.keys
+    if problem.numbers <= KEPT and _is_for_any_size(pairs):  # blocks would be compiled for each size anew
+        return Choice("sdpa", "compiled for any number of tokens")
+    if sight.width * 2 < sight.keys and pairs > WINDOWED:
+        return Choice("blocks", _reason("no bias, and a window of {} among {} keys", sight.width, sight.keys))
+    if sight.same and pairs > PACKED:
         return Choice("blocks", "no bias, and documents: a block leaves out those of others")
     if problem.numbers > KEPT:
-        return Choice("blocks", f"no bias, but {problem.numbers} numbers of mask or weights, more than are kept")
-    return Choice("sdpa", f"no bias, and {problem.numbers} numbers of mask or weights, few enough")
+        why = _reason("no bias, but {} numbers of mask or weights, more than are kept", problem.numbers)
+        return Choice("blocks", why)
+    return Choice("sdpa", _reason("no bias, and {} numbers of mask or weights, few enough", problem.numbers))
+
+
+def _is_for_any_size(size: int) -> bool:
+    """Whether code is compiled that keeps a size open."""
+    if not torch.compiler.is_compiling():
+        return False
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import, and there by now
+
+    return not has_static_value(size)
+
+
+def _reason(text: str, *sizes: int) -> str:
+    """A reason with its sizes; while code is compiled without them, for it would be made for these sizes only."""
+    return text if torch.compiler.is_compiling() else text.format(*sizes)
 
 
 def _check(problem: Problem, backend: str) -> Factors | None:

@@ -58,7 +58,8 @@ class Sight(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether there is no condition but causality."""
-        return self.back is None and self.ahead is None and not (self.same or self.real or self.given)
+        # Dynamo finds the length of a tuple of tensors, not whether there is any.
+        return self.back is None and self.ahead is None and len((*self.same, *self.real, *self.given)) == 0
 
     @property
     def can_blind(self) -> bool:

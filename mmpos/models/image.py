@@ -110,7 +110,8 @@ class VisionTransformer(nn.Module):
         self.positions, self.grad_checkpointing = positions, False
         height, width = _sides("image_size", image_size)
         self.grid = self.made_for = self._count_patches("image_size", height, width)
-        self.patch_embed = PatchEmbed((height, width), self.patch_size, in_chans, dim, strict_img_size=False)  # pyright: ignore[reportArgumentType]
+        # Without a size, which it would check in a way that compiles for this size only; sizes are checked here.
+        self.patch_embed = PatchEmbed(None, self.patch_size, in_chans, dim)  # pyright: ignore[reportArgumentType]
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if class_token else None
         self.reg_token = nn.Parameter(torch.empty(1, reg_tokens, dim)) if reg_tokens else None
         self.num_prefix_tokens = class_token + reg_tokens

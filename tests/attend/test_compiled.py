@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmpos import attention, sequence_coords
+from mmpos import attention, create_encoding, sequence_coords
 from mmpos.masks import causal, documents, padding, window
 from tests.attention_checks import Steep, Waves, draw
 
@@ -38,6 +38,32 @@ def test_sizes_may_be_dynamic(backend):
         q, k, v = (draw(2, heads, n, 8, seed=seed) for seed, heads in enumerate((4, 2, 2)))
         inputs = (q, k, v, sequence_coords(n), torch.arange(n) // 20, backend)
         torch.testing.assert_close(compiled(*inputs), masked(*inputs), atol=2e-6, rtol=0)
+
+
+MASKS = {
+    "none": lambda ids: None,
+    "causal": lambda ids: causal(),
+    "window": lambda ids: window(4),
+    "documents": lambda ids: causal() & documents(ids),
+    "padding": lambda ids: padding(ids[None] > 0),
+    "dense": lambda ids: ids[:, None] >= ids,
+}
+
+
+@pytest.mark.parametrize("mask, bias", [*((mask, None) for mask in MASKS), ("window", "ALiBi"), ("documents", "FIRE")])
+def test_one_graph_serves_any_size(monkeypatch, mask, bias):
+    monkeypatch.undo()
+    bias = bias and create_encoding(bias, num_heads=5)
+
+    def call(q, coords, ids):
+        return attention(q, q, q, bias=bias, q_coords=coords, mask=MASKS[mask](ids))
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True, dynamic=True)
+    for b, n in ((2, 9), (3, 21), (4, 350)):
+        inputs = draw(b, 5, n, 8), sequence_coords(n), torch.arange(n) // 5
+        with torch._dynamo.config.patch(error_on_recompile=b > 2):
+            got = compiled(*inputs)
+        torch.testing.assert_close(got, call(*inputs), atol=2e-6, rtol=0)
 
 
 def test_compiled_blocks_are_few():

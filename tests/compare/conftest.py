@@ -1,5 +1,6 @@
 """Studies whose cells take no time."""
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -16,33 +17,33 @@ def fake_runs(monkeypatch):
     monkeypatch.setattr(check, "check_cells", lambda cells: None)
 
 
+def study_in(folder, **keys):
+    """Writes a study of two encodings and two seeds to a folder, with other keys than usual where they are given."""
+    for name in ("low", "high"):
+        path = folder / f"{name}.yaml"
+        if not path.exists():
+            path.write_text(f"model: {{name: {name}}}\n")
+    usual = {
+        "encodings": {
+            "low": {"config": "low.yaml", "arguments": {"level": 1}},
+            "high": {"config": "high.yaml", "arguments": {"level": 10}},
+        },
+        "seeds": [0, 4],
+        "arguments": {"starts": str(folder / "starts.txt")},
+        "output": "out",
+        "results": "sizes.csv",
+        "columns": "size",
+        "rows": "how",
+        "metrics": {"score": {"digits": 2, "better": "higher"}},
+    }
+    found = {key: value for key, value in (usual | keys).items() if value is not None}
+    (folder / "study.yaml").write_text(yaml.safe_dump(found, sort_keys=False))
+    return read_study(folder / "study.yaml")
+
+
 @pytest.fixture
 def write_study(tmp_path):
-    """Writes a study of two encodings and two seeds, with other keys than usual where they are given."""
-
-    def write(**keys):
-        for name in ("low", "high"):
-            path = tmp_path / f"{name}.yaml"
-            if not path.exists():
-                path.write_text(f"model: {{name: {name}}}\n")
-        usual = {
-            "encodings": {
-                "low": {"config": "low.yaml", "arguments": {"level": 1}},
-                "high": {"config": "high.yaml", "arguments": {"level": 10}},
-            },
-            "seeds": [0, 4],
-            "arguments": {"starts": str(tmp_path / "starts.txt")},
-            "output": "out",
-            "results": "sizes.csv",
-            "columns": "size",
-            "rows": "how",
-            "metrics": {"score": {"digits": 2, "better": "higher"}},
-        }
-        found = {key: value for key, value in (usual | keys).items() if value is not None}
-        (tmp_path / "study.yaml").write_text(yaml.safe_dump(found, sort_keys=False))
-        return read_study(tmp_path / "study.yaml")
-
-    return write
+    return functools.partial(study_in, tmp_path)
 
 
 @pytest.fixture

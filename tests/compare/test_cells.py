@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mmpos.cli import main
 from mmpos.compare import compare
+from mmpos.compare.cell import failure
+from tests.compare.conftest import study_in
 
 ROOT = Path(__file__).parents[2]
 ROPE = str(ROOT / "configs" / "image" / "rope.yaml")
@@ -35,33 +38,43 @@ def without_time(rows):
     return sorted([{key: value for key, value in row.items() if key != "seconds"} for row in rows], key=str)
 
 
-def test_an_encoding_is_trained_and_tested(write_study, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # nothing of the checkout is at hand
-    study = write_study(**USUAL | {"encodings": {"rope": ROPE}, "seeds": [3]})
-    report = compare(study, keep=True)
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A study that was trained on this machine, from a folder where nothing of the checkout is at hand."""
+    folder = tmp_path_factory.mktemp("here")
+    study = study_in(folder, **USUAL, seeds=[3])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        report = compare(study, jobs=2, keep=True)
     assert not report.failed, report.failed[0].error
-    (metrics,) = (tmp_path / "out" / "study").rglob("metrics.csv")
-    with metrics.open(newline="") as file:
-        (logged,) = (row["test_loss"] for row in csv.DictReader(file) if row["test_loss"])
-    (row,) = report.rows
-    assert row["test_loss"] == logged
-    assert (row["encoding"], row["seed"]) == ("rope", "3")
-    (config,) = metrics.parent.glob("config.yaml")
-    assert "seed_everything: 3" in config.read_text()
-    assert "dim: 16" in config.read_text()
+    return study, report.rows, folder / "out"
 
 
-def test_the_same_results_with_ray(write_study, tmp_path):
+def test_encodings_are_trained_and_tested(here):
+    _, rows, folder = here
+    assert [(row["encoding"], row["seed"]) for row in rows] == [("rope", "3"), ("rope, base 10", "3")]
+    paths = list((folder / "study").rglob("metrics.csv"))
+    assert len(paths) == 2
+    for path in paths:
+        with path.open(newline="") as file:
+            (logged,) = (row["test_loss"] for row in csv.DictReader(file) if row["test_loss"])
+        (config,) = path.parent.glob("config.yaml")
+        (row,) = (row for row in rows if ("base: 10.0" in config.read_text()) == ("10" in row["encoding"]))
+        assert row["test_loss"] == logged
+        assert "seed_everything: 3" in config.read_text()
+        assert "dim: 16" in config.read_text()
+
+
+def test_the_same_results_with_ray(here, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
-    study = write_study(**USUAL, seeds=[0])
-    here = compare(study, output=tmp_path / "here", jobs=2)
+    study, rows, folder = here
     ending = signal.getsignal(signal.SIGTERM)
-    there = compare(study, output=tmp_path / "there", jobs=2, ray="")
+    there = compare(study, output=tmp_path, jobs=2, ray="")
     assert signal.getsignal(signal.SIGTERM) is ending
-    assert not [outcome.error for outcome in (*here.failed, *there.failed)]
+    assert not [outcome.error for outcome in there.failed]
     assert len(there.rows) == 2
-    assert without_time(there.rows) == without_time(here.rows)
-    assert (tmp_path / "there" / "study.md").read_text() == (tmp_path / "here" / "study.md").read_text()
+    assert without_time(there.rows) == without_time(rows)
+    assert (tmp_path / "study.md").read_text() == (folder / "study.md").read_text()
 
 
 def test_what_cannot_be_trained_is_told_before_anything_is(write_study, tmp_path):
@@ -87,10 +100,11 @@ def test_what_cannot_be_trained_is_told_before_anything_is(write_study, tmp_path
     assert not (tmp_path / "out" / "study").exists()
 
 
-def test_a_run_that_fails_shows_the_end_of_its_log(write_study, tmp_path):
-    arguments = QUICK | {"data": "ImageFolder", "data.root": str(tmp_path / "nowhere")}
-    study = write_study(**USUAL | {"arguments": arguments, "encodings": {"rope": ROPE}, "seeds": [0]})
-    report = compare(study)
-    (outcome,) = report.failed
-    assert "nowhere" in outcome.error
-    assert "exit status 1" in outcome.error
+def test_a_run_that_fails_shows_the_end_of_its_log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nowhere = ["--data=ImageFolder", "--data.root=nowhere", "--trainer.accelerator=cpu", "--trainer.max_epochs=1"]
+    with pytest.raises(SystemExit) as exit:
+        main(["fit", "--config", ROPE, *nowhere])
+    error, hint = str(exit.value.code).splitlines()
+    assert "nowhere" in error
+    assert failure(1, f"Epoch 0\n\n{error}\n{hint}\n") == f"exit status 1\nEpoch 0\n{error}"

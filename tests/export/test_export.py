@@ -150,10 +150,23 @@ def test_vision_transformers_are_the_same_outside(slots):
     check_program(program, model, (torch.randn(3, 1, 14, 6) if grows else torch.randn(3, 1, 8, 12),), exact=False)
 
 
-def test_a_compiled_model_takes_any_length():
-    slots = {"rotary": {"name": "RoPE"}, "bias": {"name": "T5Bias"}, "separator": 0}
-    model = TextTransformer(num_tokens=50, dim=24, depth=1, num_heads=3, **slots).eval()
-    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend="aot_eager")
-    for rows, length in ((2, 9), (3, 21)):
-        tokens = torch.randint(50, (rows, length))
-        torch.testing.assert_close(compiled(tokens), model(tokens), rtol=1e-5, atol=1e-5)
+SIZES = {
+    "text, rotary and bias": (
+        TextTransformer,
+        {"rotary": {"name": "RoPE"}, "bias": {"name": "T5Bias"}, "separator": 0},
+    ),
+    "text, masks alone": (TextTransformer, {"window": 4, "separator": 0}),
+    "images": (VisionTransformer, IMAGES[0]),
+}
+
+
+@pytest.mark.parametrize("kind, slots", SIZES.values(), ids=SIZES)
+def test_a_model_is_compiled_once_for_all_sizes(kind, slots):
+    own = {"num_tokens": 50} if kind is TextTransformer else {"image_size": (8, 12), "patch_size": 2}
+    model = kind(dim=24, depth=1, num_heads=3, **own, **slots).eval()
+    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend="eager")
+    for b, height, width in ((2, 8, 12), (3, 14, 6)):
+        inputs = torch.randint(50, (b, height)) if kind is TextTransformer else torch.randn(b, 1, height, width)
+        with torch._dynamo.config.patch(error_on_recompile=b > 2):
+            got = compiled(inputs)
+        torch.testing.assert_close(got, model(inputs), rtol=1e-5, atol=1e-5)

@@ -23,16 +23,20 @@ def check_content(owner: str, name: str, content: Tensor | None, sizes: Mapping[
         ValueError: If there is none, or its last axes have other sizes.
         TypeError: If it is not real floating point.
     """
-    wanted = ", ".join(f"{size} {what}" for what, size in sizes.items())
     if content is None:
-        raise ValueError(f"{owner} reads {name}, (..., {wanted}), but got none")
+        raise ValueError(f"{owner} reads {name}, (..., {_listed(sizes)}), but got none")
     check_tensor(name, content)
     if not content.is_floating_point():
         raise TypeError(f"{name} must be real floating point, got {content.dtype}")
     found = content.shape[-len(sizes) :]
     if len(found) != len(sizes) or any(own != size for own, size in zip(found, sizes.values(), strict=True)):
-        raise ValueError(f"{name} must be (..., {wanted}), got shape {tuple(content.shape)}")
+        raise ValueError(f"{name} must be (..., {_listed(sizes)}), got shape {tuple(content.shape)}")
     return content
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    """Only for errors: compiled code would be made for the sizes that stand in a text."""
+    return ", ".join(f"{size} {what}" for what, size in sizes.items())
 
 
 def inner_products(
