@@ -126,7 +126,9 @@ class Turn(Function):
                 _turn_into(into, part, c, s, layout)
                 continue
             # In memory that is fetched once: on a CPU new pages cost more than the turn. Complex numbers stay in place.
-            buffers = buffers or [torch.empty_like(part, dtype=dtype) for _ in range(2 if layout == "half" else 1)]
+            if not buffers:
+                count = 2 if layout == "half" else 1
+                buffers = [torch.empty_like(part, dtype=dtype, memory_format=like) for _ in range(count)]
             wide, turned = (buffers[place][..., : part.shape[-2], :] for place in (0, -1))
             into.copy_(_turn_into(turned, wide.copy_(part), c, s, layout))
         return result
