@@ -5,16 +5,10 @@ import logging
 import os
 import sys
 
-# First: typing remembers a union by its members, and hands one package's float | int to another's int | float, by which
-# --trainer.limit_train_batches=1 would mean every batch.
-import lightning.pytorch  # noqa: F401
 import pytest
-import torch
 
-from tests import shape_checks
 from tests.image_files import NO_FASHION
 
-shape_checks.install()
 REQUIRED = os.environ.get("MMPOS_REQUIRE_PARITY") == "1"
 
 
@@ -38,6 +32,16 @@ def pytest_runtest_makereport():
 
 
 def pytest_configure(config):
+    if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+        return  # the tests are for other processes, and this one starts them sooner without packages
+    # First: typing remembers a union by its members, and hands one package's float | int to another's int | float, by
+    # which --trainer.limit_train_batches=1 would mean every batch.
+    import lightning.pytorch  # noqa: F401
+    import torch
+
+    from tests import shape_checks
+
+    shape_checks.install()
     # A failing compiled test would print torch's trace. A log_level for all would cost a millisecond a test.
     logging.getLogger("torch.__trace").propagate = False
     # Lightning has torch look for a driver's library whenever its compiler asks for a GPU, which it does all the time.
@@ -67,6 +71,8 @@ def home_is_left_alone(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def same_start():
     """Every test has the same random numbers, and no compiled code of tests before it, of which there is a most."""
+    import torch
+
     torch.manual_seed(0)
     yield
     os.environ.pop("PL_GLOBAL_SEED", None)  # by which a command of one test would seed the processes of another

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jaxtyping
 import pytest
+import torch
 
 import mmpos
+from mmpos.encodings.turn import formula
 from mmpos.factory import ENCODINGS, INTERFACES
 
 ROOT = Path(mmpos.__file__).parent
@@ -194,3 +197,9 @@ def test_an_encoding_implements_an_interface_and_inherits_nothing_else(name):
     if isinstance(encoding, type):
         assert encoding.__bases__ == (INTERFACES[kind],)
         assert encoding.__name__ == name
+
+
+def test_shapes_in_signatures_are_checked_while_tests_run():
+    x, cos, sin = torch.zeros(1, 2, 3, 4), torch.zeros(1, 3, 2), torch.zeros(1, 1, 2)
+    with pytest.raises(jaxtyping.TypeCheckError, match="sin"):
+        formula(x, cos, sin, "half")

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mmpos.compare import cell, check, read_study
-
 FAKE = Path(__file__).parent / "fake.py"
 
 
 @pytest.fixture
 def fake_runs(monkeypatch):
-    monkeypatch.setattr(cell.sys, "executable", str(FAKE))
-    monkeypatch.setattr(check, "check_cells", lambda cells: None)
+    monkeypatch.setattr("mmpos.compare.cell.sys.executable", str(FAKE))
+    monkeypatch.setattr("mmpos.compare.check.check_cells", lambda cells: None)
 
 
 def study_in(folder, **keys):
     """Writes a study of two encodings and two seeds to a folder, with other keys than usual where they are given."""
+    from mmpos.compare import read_study  # not before the shapes of mmpos are checked
+
     for name in ("low", "high"):
         path = folder / f"{name}.yaml"
         if not path.exists():
