@@ -314,15 +314,10 @@ def test_the_traceback_is_there_on_request(monkeypatch):
         main(["fit", "--config", IMAGE["rope"], *QUICK, "--model.rotary.name", "ropee"], base_config=BASE)
 
 
-def train(args):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests may run where Ctrl-C is ignored
-    main(args, base_config=BASE)
-
-
 def test_an_interruption_leaves_a_checkpoint_that_goes_on(tmp_path, capsys):
     args = ["fit", "--config", IMAGE["rope"], *SMALL, *BATCHES, "--trainer.accelerator", "cpu"]
     log = tmp_path / "log"
-    process = forks.start(log, train, args)
+    process = forks.command(log, args)
     folder, deadline = Path("runs/image/rope/version_0"), time.monotonic() + 60
     while not (folder / "config.yaml").exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmpos.cli import main
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
@@ -33,15 +32,10 @@ def text(folder):
     return ["text/rope_randomized", *files, "--data.length", "16"]
 
 
-def train(args):
-    os.setpgid(0, 0)
-    main(args, base_config=ROOT / "configs" / "base.yaml")
-
-
 def start(args):
     """A process that trains, and the file in which it prints."""
     log = Path(f"log{time.monotonic_ns()}")
-    return forks.start(log, train, args), log
+    return forks.command(log, args), log
 
 
 def finish(process, log):
