@@ -240,6 +240,12 @@ class Branching(Edited):
         return coords + 0 if not coords.is_meta and coords.numel() and coords.sum() == -1 else coords
 
 
+class Wordy(Edited):
+    def before(self, coords, length):
+        self.said = f"{coords.shape[-2]} tokens"
+        return coords
+
+
 class Louder(RoPE):
     def forward(self, coords, *, length=None):
         rotation = super().forward(coords)
@@ -351,6 +357,7 @@ BROKEN = [
     ({"meta_device"}, Peeking(12)),
     ({"reset_parameters"}, Initialised(6, size=9)),
     ({"compiling"}, Branching(12)),
+    ({"compiling"}, Wordy(12)),
     ({"unit_rotation", "inverse_rotation", "prefix_rotation", "masked_rotation"}, Louder(12)),
     ({"relative_rotation"}, Quadratic(12)),
     ({"applying"}, Turning(12, InPlace)),

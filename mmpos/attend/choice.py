@@ -79,7 +79,7 @@ def _choose(problem: Problem) -> tuple[Choice, Factors | None]:
         why_not = found if isinstance(found, str) else _reason("its factors have {} channels", channels)
     if many or problem.numbers > WEIGHTS:
         return Choice("blocks", _reason("the bias has {} numbers, more than are kept; ", pairs) + why_not), None
-    if problem.sight.is_causal and problem.sight.queries >= CAUSAL and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and problem.sight.is_causal and problem.sight.queries >= CAUSAL:
         return Choice("blocks", f"blocks leave out keys ahead; {why_not}"), None
     return Choice("sdpa", _reason("the bias has {} numbers, few enough; ", pairs) + why_not), None
 

@@ -109,9 +109,7 @@ class Turn(Function):
     def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
         if _fused is not None:
             return _fused(x, cos, sin, layout)
-        # With the strides of x: heads that are a view of (b, n, h, d) come out as such a view.
-        like = torch.preserve_format if x.stride(-1) == 1 else torch.contiguous_format
-        result = torch.empty_like(x, memory_format=like)
+        result = _empty_like(x, x.dtype)
         width, dtype = 2 * cos.shape[-1], _precision(x, cos)
         if width < x.shape[-1]:
             result[..., width:] = x[..., width:]
@@ -128,7 +126,7 @@ class Turn(Function):
             # In memory that is fetched once: on a CPU new pages cost more than the turn. Complex numbers stay in place.
             if not buffers:
                 count = 2 if layout == "half" else 1
-                buffers = [torch.empty_like(part, dtype=dtype, memory_format=like) for _ in range(count)]
+                buffers = [_empty_like(part, dtype) for _ in range(count)]
             wide, turned = (buffers[place][..., : part.shape[-2], :] for place in (0, -1))
             into.copy_(_turn_into(turned, wide.copy_(part), c, s, layout))
         return result
@@ -169,6 +167,13 @@ class Turn(Function):
         ]
         cos, sin = torch.broadcast_tensors(*parts)
         return turn(x, cos, sin, layout), 0
+
+
+def _empty_like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """With neighbouring channels, and else the strides of x: heads that are a view of (b, n, h, d) stay such a view."""
+    if x.stride(-1) == 1 and (like := torch.empty_like(x, dtype=dtype)).stride(-1) == 1:
+        return like
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _precision(x: Tensor, cos: Tensor) -> torch.dtype:

@@ -200,9 +200,9 @@ def cut(queries: int, rows: int) -> list[tuple[int, int]]:
 
     An exported program has one.
     """
-    if serves_any_size():
-        return [(0, queries)]
     rows = max(rows, 1)
+    if serves_any_size() or queries <= rows:  # counted, a number that is open would be made that of now
+        return [(0, queries)]
     if torch.compiler.is_compiling():
         rows = max(rows, -(-queries // 32))
     return [(start, min(start + rows, queries)) for start in range(0, max(queries, 1), rows)]

@@ -138,7 +138,11 @@ def _compare_compiled(subject: Subject, backend: str, sizes: Sequence[tuple[int,
         want = subject.call(subject.fresh(), inputs)
         what = f"compiled by {backend}, with {n} tokens at {'real' if floats else 'integer'} coordinates"
         with torch._dynamo.config.patch(error_on_recompile=place > 0):
-            got = subject.call(compiled, inputs)
+            try:
+                got = subject.call(compiled, inputs)
+            except torch._dynamo.exc.RecompileError as error:
+                why = str(error).strip().splitlines()[-1].strip(" -")
+                raise Violation(f"{what}: expected the code of other sizes, got code compiled anew: {why}") from None
         expect_same(got, want, what, 0.0 if subject.fixed else 1e-6)
 
 

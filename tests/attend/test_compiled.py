@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmpos import attention, create_encoding, sequence_coords
+from mmpos import FIRE, ALiBi, LogScale, attention, sequence_coords
 from mmpos.masks import causal, documents, padding, window
 from tests.attention_checks import Steep, Waves, draw
 
@@ -50,16 +50,25 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("mask, bias", [*((mask, None) for mask in MASKS), ("window", "ALiBi"), ("documents", "FIRE")])
-def test_one_graph_serves_any_size(monkeypatch, mask, bias):
+ENCODINGS = {
+    "ALiBi": {"bias": ALiBi(5)},
+    "FIRE": {"bias": FIRE(5)},
+    "LogScale": {"logit_scale": LogScale(train_length=8)},
+}
+
+
+@pytest.mark.parametrize(
+    "mask, encoding",
+    [*((mask, None) for mask in MASKS), ("window", "ALiBi"), ("documents", "FIRE"), ("documents", "LogScale")],
+)
+def test_one_graph_serves_any_size(monkeypatch, mask, encoding):
     monkeypatch.undo()
-    bias = bias and create_encoding(bias, num_heads=5)
 
     def call(q, coords, ids):
-        return attention(q, q, q, bias=bias, q_coords=coords, mask=MASKS[mask](ids))
+        return attention(q, q, q, **ENCODINGS.get(encoding, {}), q_coords=coords, mask=MASKS[mask](ids))
 
     compiled = torch.compile(call, backend="eager", fullgraph=True, dynamic=True)
-    for b, n in ((2, 9), (3, 21), (4, 350)):
+    for b, n in ((2, 9), (3, 21), (4, 600)):
         inputs = draw(b, 5, n, 8), sequence_coords(n), torch.arange(n) // 5
         with torch._dynamo.config.patch(error_on_recompile=b > 2):
             got = compiled(*inputs)

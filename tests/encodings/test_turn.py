@@ -47,6 +47,16 @@ MEMORY = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("tokens", [5, 40])
+def test_overlapping_windows_as_tokens(layout, dtype, tokens):
+    x = draw(2, 3, tokens + 31).to(dtype).unfold(-1, 32, 1)
+    assert x.shape == (2, 3, tokens, 32)
+    cos, sin = parts_of(1, tokens, 16)
+    assert torch.equal(turn(x, cos, sin, layout), formula(x, cos, sin, layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES])
 @pytest.mark.parametrize("memory", MEMORY)
 @pytest.mark.parametrize("block", [1, 70, 2**19])
