@@ -132,6 +132,8 @@ def compiling(subject: Subject) -> None:
 
 
 def _compare_compiled(subject: Subject, backend: str, sizes: Sequence[tuple[int, int]], floats: bool) -> None:
+    from torch._dynamo.exc import RecompileError  # slow to import
+
     compiled = torch.compile(subject.fresh(), fullgraph=True, dynamic=True, backend=backend)
     for place, (n, m) in enumerate(sizes):
         inputs = subject.inputs(n, m, floats=floats)
@@ -140,7 +142,7 @@ def _compare_compiled(subject: Subject, backend: str, sizes: Sequence[tuple[int,
         with torch._dynamo.config.patch(error_on_recompile=place > 0):
             try:
                 got = subject.call(compiled, inputs)
-            except torch._dynamo.exc.RecompileError as error:
+            except RecompileError as error:
                 why = str(error).strip().splitlines()[-1].strip(" -")
                 raise Violation(f"{what}: expected the code of other sizes, got code compiled anew: {why}") from None
         expect_same(got, want, what, 0.0 if subject.fixed else 1e-6)
