@@ -308,6 +308,19 @@ def test_training_goes_on_from_weights_with_a_scaling(tmp_path, capsys):
     assert fail("test", *fit[1:], *both).startswith("error: weights (")
 
 
+def test_flags_may_stand_before_the_subcommand(capsys):
+    Path("all.yaml").write_text(yaml.safe_dump({"fit": yaml.safe_load(Path(IMAGE["rope"]).read_text()), "test": {}}))
+    with pytest.raises(SystemExit) as exit:
+        main(["--config", "all.yaml", "fit", "--trainer.max_epochs", "7", "--print_config"], base_config=BASE)
+    assert exit.value.code == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert (config["trainer"]["max_epochs"], config["model"]["init_args"]["rotary"]["name"]) == (7, "RoPE")
+    with pytest.raises(SystemExit):
+        main(["--help"], base_config=BASE)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("fit", "validate", "test", "predict"))
+
+
 def test_the_traceback_is_there_on_request(monkeypatch):
     monkeypatch.setenv("MMPOS_DEBUG", "1")
     with pytest.raises(ValueError, match="unknown encoding 'ropee'"):

@@ -124,9 +124,7 @@ class Turn(Function):
                 _turn_into(into, part, c, s, layout)
                 continue
             # In memory that is fetched once: on a CPU new pages cost more than the turn. Complex numbers stay in place.
-            if not buffers:
-                count = 2 if layout == "half" else 1
-                buffers = [_empty_like(part, dtype) for _ in range(count)]
+            buffers = buffers or [_empty_like(part, dtype) for _ in range(2 if layout == "half" else 1)]
             wide, turned = (buffers[place][..., : part.shape[-2], :] for place in (0, -1))
             into.copy_(_turn_into(turned, wide.copy_(part), c, s, layout))
         return result

@@ -108,6 +108,8 @@ def test_a_token_has_the_same_bits_alone_in_any_block_and_on_any_number_of_threa
             assert torch.equal(turn(x, cos, sin, layout), want)
     finally:
         torch.set_num_threads(threads)
+    monkeypatch.setattr(module, "BLOCK", 1)
+    assert torch.equal(turn(x[:, :, :60], cos[:, :60], sin[:, :60], layout), want[:, :, :60])
     for memory, block in itertools.product(("heads last", "from an odd place", "channels first"), (2**19, 5000)):
         monkeypatch.setattr(module, "BLOCK", block)
         assert torch.equal(turn(MEMORY[memory](x), cos, sin, layout), want)
@@ -154,7 +156,7 @@ def test_heads_that_are_a_view_come_out_as_such_a_view(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("pairs, batch", [(4, ()), (3, (2,))])
 def test_first_and_second_derivatives(layout, pairs, batch):
-    x = draw(2, 2, 2, 8).requires_grad_()
+    x = draw(2, 3, 2, 8).requires_grad_()
     parts = [part.requires_grad_() for part in parts_of(*batch, 1, 2, pairs, dtype=torch.float64)]
 
     def turned(x, cos, sin):

@@ -164,7 +164,7 @@ SIZES = {
 def test_a_model_is_compiled_once_for_all_sizes(kind, slots):
     own = {"num_tokens": 50} if kind is TextTransformer else {"image_size": (8, 12), "patch_size": 2}
     model = kind(dim=24, depth=1, num_heads=3, **own, **slots).eval()
-    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend="eager")
+    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend="aot_eager")
     for b, height, width in ((2, 8, 12), (3, 14, 6)):
         inputs = torch.randint(50, (b, height)) if kind is TextTransformer else torch.randn(b, 1, height, width)
         with torch._dynamo.config.patch(error_on_recompile=b > 2):
