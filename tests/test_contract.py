@@ -1,10 +1,15 @@
 import os
+from collections import Counter
 
 import pytest
+import torch
 
 from mmpos import create_encoding
 from mmpos.factory import ENCODINGS
+from mmpos.scaling import YaRN
+from mmpos.spectra import Sections
 from mmpos.testing import POINTS, check_encoding, modules
+from mmpos.testing.subject import Subject
 from tests.configurations import CONFIGURATIONS
 
 LONG = int(os.environ.get("MMPOS_EXAMPLES", "1")) > 1
@@ -30,3 +35,41 @@ def test_it_keeps_the_contract(name, arguments, first, monkeypatch):
         monkeypatch.setattr(modules, "_backend", lambda: "aot_eager" if first else "eager")
     report = check_encoding(encoding)
     assert {*report.passed, *report.skipped} == set(POINTS)
+
+
+def lists_of_floats(value):
+    """Whether a list at any depth holds a float."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    own = isinstance(value, list) and any(isinstance(item, float) for item in inner)
+    return own or any(map(lists_of_floats, inner))
+
+
+@pytest.mark.parametrize("name, arguments, first", CASES)
+def test_numbers_are_held_in_tuples(name, arguments, first):
+    """Code that is compiled for any size takes tuples as constants, but each number of a list as an input."""
+    for module in create_encoding(name, **arguments).modules():
+        assert not [attribute for attribute, value in vars(module).items() if lists_of_floats(value)]
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("Sandwich", {"num_heads": 3, "dim": 16}),
+        ("RoPE", {"head_dim": 16, "axes": 3, "spectrum": Sections((2, 3, 3)), "scaling": (YaRN(4, 64), None, None)}),
+        ("RoPE", {"head_dim": 16, "scaling": YaRN(4, 64)}),
+    ],
+    ids=["Sandwich", "RoPE with YaRN on one axis", "RoPE with YaRN"],
+)
+def test_compiled_for_any_size_numbers_are_constants(name, arguments):
+    subject, found = Subject(create_encoding(name, **arguments)), Counter()
+
+    def count(graph, inputs):
+        found.update(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    inputs = subject.inputs(9, 7, (2,))
+    got = subject.call(torch.compile(subject.fresh(), dynamic=True, fullgraph=True, backend=count), inputs)
+    for part, want in subject.call(subject.fresh(), inputs).items():
+        assert torch.equal(got[part], want)
+    assert found["output"] == 1
+    assert not found["item"]

@@ -177,9 +177,8 @@ class RoPE(RotaryEncoding):
         check_length(length)
         cos, sin = self._learned_cos_sin(coords) if self.is_learned else self._turns.cos_sin(coords, length)
         rotation = Rotation(cos, sin, self.layout)
-        factors = self._turns.factors()
-        if factors is not None:
-            factor = torch.tensor(factors, dtype=torch.float32, device=coords.device)[:, None]
+        if self._turns.factors is not None:
+            factor = torch.tensor(self._turns.factors, dtype=torch.float32, device=coords.device)[:, None]
             rotation = rotation._replace(cos=cos * factor, sin=sin * factor, factor=factor)
         if self.xpos is not None:
             self.xpos.check_reach(coords)
@@ -222,7 +221,7 @@ class RoPE(RotaryEncoding):
                 raise ValueError(f"learned frequencies take PositionInterpolation only, got {each}")
         self.scaling = scaling
         self._turns = scale_spectrum(self._unscaled, scalings)
-        self._shrink = [each.factor if isinstance(each, PositionInterpolation) else 1.0 for each in scalings]
+        self._shrink = tuple(each.factor if isinstance(each, PositionInterpolation) else 1.0 for each in scalings)
 
     def _learned_cos_sin(self, coords: Tensor) -> tuple[Tensor, Tensor]:
         freqs = self.freqs.double()

@@ -35,12 +35,15 @@ class Spectrum:
     """The pairs of each head; one head stands for all.
 
     An axis on which every pair repeats after a whole number of units has that as its period, others have 0.
+    Attention factors are ``(h, p)``, None where all are 1. Compiled for any size, tuples of numbers are constants, while
+    each number of a list, or of a pair, would be an input of its own.
     """
 
     heads: tuple[tuple[Pair, ...], ...]
     steps: Steps = field(init=False, repr=False, compare=False)
     floats: tuple[tuple[tuple[float, ...], ...], ...] = field(init=False, repr=False, compare=False)
     periods: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    factors: tuple[tuple[float, ...], ...] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         if not self.heads or not self.heads[0]:
@@ -50,6 +53,8 @@ class Spectrum:
         object.__setattr__(self, "floats", floats)
         axes = zip(*(pair.freqs for head in self.heads for pair in head), strict=True)
         object.__setattr__(self, "periods", tuple(map(_whole_period, axes)))
+        factors = tuple(tuple(pair.factor for pair in head) for head in self.heads)
+        object.__setattr__(self, "factors", None if set().union(*factors) == {1} else factors)
 
     def rows(self) -> list[list[tuple[Decimal, ...]]]:
         """The frequencies ``(h, a, p)`` in radians per coordinate unit."""
@@ -58,11 +63,6 @@ class Spectrum:
     def tensor(self, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "h a p"]:
         """The frequencies as floats."""
         return torch.tensor(self.floats, dtype=dtype, device=device)
-
-    def factors(self) -> list[list[float]] | None:
-        """The attention factors ``(h, p)``; None where all are 1."""
-        factors = [[pair.factor for pair in head] for head in self.heads]
-        return factors if any(factor != 1 for head in factors for factor in head) else None
 
     def map(self, change: Callable[[Pair], Pair]) -> "Spectrum":
         """The spectrum with every pair changed."""

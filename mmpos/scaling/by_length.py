@@ -109,8 +109,9 @@ class Switched:
     long: Spectrum
     train_length: int
 
-    def factors(self) -> list[list[float]] | None:
-        return self.short.factors()
+    @property
+    def factors(self) -> tuple[tuple[float, ...], ...] | None:
+        return self.short.factors
 
     def cos_sin(
         self, coords: Shaped[Tensor, "*batch n a"], length: int | Int[Tensor, "*rows"] | None = None
@@ -153,8 +154,9 @@ class Growing:
         powers = tuple(tuple(tuple(power(p, axis) for p in head) for axis in axes) for head in self.start.heads)
         object.__setattr__(self, "powers", powers)
 
-    def factors(self) -> list[list[float]] | None:
-        return self.start.factors()
+    @property
+    def factors(self) -> tuple[tuple[float, ...], ...] | None:
+        return self.start.factors
 
     def cos_sin(
         self, coords: Shaped[Tensor, "*batch n a"], length: int | Int[Tensor, "*rows"] | None = None

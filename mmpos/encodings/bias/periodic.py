@@ -143,13 +143,15 @@ def sandwich_bias(num_heads: int, dim: int = 128, base: float = 10000.0) -> Peri
     return PeriodicBias(num_heads, periods, amplitudes=[[share] * len(periods) for share in shares])
 
 
-def _rows(amplitudes: Sequence[float] | Sequence[Sequence[float]], num_heads: int, num_waves: int) -> list[list[float]]:
+def _rows(
+    amplitudes: Sequence[float] | Sequence[Sequence[float]], num_heads: int, num_waves: int
+) -> tuple[tuple[float, ...], ...]:
     """Fixed amplitudes ``(h, w)``, from one row for all heads or one for each."""
     if not isinstance(amplitudes, Sequence):
         raise TypeError(f"amplitudes must be a sequence of numbers, for all heads or for each, got {amplitudes!r}")
     nested = any(isinstance(row, Sequence) for row in amplitudes)
     rows = list(amplitudes) if nested else [amplitudes] * num_heads
-    found = [list(read_numbers("amplitudes", row)) for row in rows]
+    found = tuple(tuple(read_numbers("amplitudes", row)) for row in rows)
     if len(found) != num_heads or any(len(row) != num_waves for row in found):
         shape = (len(found), len(found[0]) if found else 0)
         raise ValueError(f"amplitudes must be ({num_heads}, {num_waves}), one for each head and wave, got {shape}")
