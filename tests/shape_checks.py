@@ -1,19 +1,22 @@
 """Shapes in the signatures of mmpos, checked while the tests run: jaxtyping's import hook with beartype.
 
 The package's own errors come first: arguments are compared with a signature after the call, so whatever a function
-refuses itself, it refuses in its own words, and whatever it lets through must have the shape that it announces.
+refuses itself, it refuses in its own words, and whatever it lets through must have the shape that it announces. What a
+function took and gave before, by types and shapes, is not compared again.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from typing import Any, get_args
 
 import jaxtyping
 import torch
 from beartype import BeartypeConf, beartype
+from torch import Tensor
 
-CHECKED: list[Callable] = []
+CHECKS: list[Callable] = []
 
 
 def install() -> None:
@@ -47,18 +50,61 @@ def _jaxtyped(plain: Callable, *targets: Callable, **options: Any) -> Callable:
     (target,) = targets
     if torch.compiler.is_compiling():  # a function within a function
         return target
-    checked = plain(target, **options)
     if not inspect.isfunction(target) or target.__module__.partition(".")[0] != "mmpos":
-        return checked
-    place = len(CHECKED)
-    CHECKED.append(checked)
+        return plain(target, **options)
+    if not any(map(_has_shape, target.__annotations__.values())):
+        return target
+    place = len(CHECKS)
+    CHECKS.append(_comparison(functools.partial(plain, **options), target))
 
     @functools.wraps(target)
     def call(*args, **kwargs):
-        if (
-            torch.compiler.is_compiling()
-        ):  # by Dynamo or for export, which would take the sizes at hand for the only ones
-            return target(*args, **kwargs)
-        return CHECKED[place](*args, **kwargs)  # not held in a cell, which Dynamo would look into
+        result = target(*args, **kwargs)
+        if not torch.compiler.is_compiling():  # or the sizes at hand would be taken for the only ones
+            CHECKS[place](result, args, kwargs)  # not held in a cell, which Dynamo would look into
+        return result
 
     return call
+
+
+def _comparison(checked: Callable, target: Callable) -> Callable[[Any, tuple, dict], None]:
+    """Raises if a result and the arguments that it is of do not have the shapes in the signature of ``target``."""
+    given, seen = threading.local(), set()
+
+    @checked
+    @functools.wraps(target)
+    def answer(*args, **kwargs):
+        return given.result
+
+    def compare(result: Any, args: tuple, kwargs: dict) -> None:
+        try:
+            key = _kind((args, kwargs, result))
+            if key in seen:
+                return
+        except TypeError:
+            key = None
+        given.result = result
+        try:
+            answer(*args, **kwargs)
+        finally:
+            del given.result  # or it would be kept
+        if key is not None:
+            seen.add(key)
+
+    return compare
+
+
+def _kind(value: Any) -> Hashable:
+    """All that a comparison looks at: types, and the dtype and shape of a tensor; TypeError for what may hold more."""
+    kind = type(value)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        return value.dtype, value.shape
+    if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return kind, *map(_kind, value)
+    if kind is dict:
+        return kind, *((name, _kind(item)) for name, item in value.items())
+    if kind is str:
+        return value
+    if issubclass(kind, Tensor | list | set | dict | tuple):
+        raise TypeError(f"{kind} is compared each time")
+    return kind

@@ -1,6 +1,7 @@
 """The package as text: imports point one way, importing is light, and what must not come in has not."""
 
 import ast
+import functools
 import json
 import statistics
 import subprocess
@@ -10,10 +11,13 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 import mmpos
 from mmpos.encodings.turn import formula
 from mmpos.factory import ENCODINGS, INTERFACES
+from tests import shape_checks
 
 ROOT = Path(mmpos.__file__).parent
 FILES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))}
@@ -201,5 +205,34 @@ def test_an_encoding_implements_an_interface_and_inherits_nothing_else(name):
 
 def test_shapes_in_signatures_are_checked_while_tests_run():
     x, cos, sin = torch.zeros(1, 2, 3, 4), torch.zeros(1, 3, 2), torch.zeros(1, 1, 2)
-    with pytest.raises(jaxtyping.TypeCheckError, match="sin"):
-        formula(x, cos, sin, "half")
+    formula(x, cos, cos, "half")
+    for _ in range(2):  # what failed is no more right the second time
+        with pytest.raises(jaxtyping.TypeCheckError, match="sin"):
+            formula(x, cos, sin, "half")
+    with pytest.raises(jaxtyping.TypeCheckError, match="cos"):
+        formula(x, cos.long(), cos.long(), "half")
+
+
+def test_what_a_function_gives_is_checked_while_tests_run():
+    """Results of other shapes than announced, after others that were right: one, in a tuple, in a list."""
+
+    def give(x: Float[Tensor, "n"], gives) -> Float[Tensor, "n"]:
+        return gives
+
+    def pair(x: Float[Tensor, "n"], gives) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        return gives
+
+    def some(x: Float[Tensor, "n"], gives) -> list[Float[Tensor, "n"]]:
+        return gives
+
+    checked = functools.partial(jaxtyping.jaxtyped, typechecker=shape_checks.check)
+    right, wrong = torch.zeros(3), torch.zeros(4)
+    for function, good, bad in (
+        (give, right, wrong), (pair, (right, right), (right, wrong)), (some, [right], [wrong]),
+    ):  # fmt: skip
+        function.__module__ = "mmpos"
+        function = checked(function)
+        for _ in range(2):
+            assert function(right, gives=good) is good
+            with pytest.raises(jaxtyping.TypeCheckError, match=function.__name__):
+                function(right, gives=bad)
