@@ -91,7 +91,7 @@ def split_pairs(x: Float[Tensor, "*rows d"], layout: Layout) -> tuple[Tensor, Te
     """The first channel of every pair and the second, as views."""
     # By one operation: their gradients are joined then. Those of slices would be filled up with zeros and added.
     half, pairs = layout == "half", x.shape[-1] // 2
-    a, b = x.split(pairs, dim=-1) if half else x.reshape(*x.shape[:-1], pairs, 2).unbind(-1)
+    a, b = x.chunk(2, dim=-1) if half else x.reshape(*x.shape[:-1], pairs, 2).unbind(-1)
     return a, b
 
 

@@ -57,6 +57,20 @@ def test_overlapping_windows_as_tokens(layout, dtype, tokens):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("function", [turn, formula])
+@pytest.mark.parametrize("width", [7, 0])
+def test_no_pair_turns_nothing(function, layout, dtype, width):
+    x, (cos, sin) = draw(2, 3, 5, width).to(dtype).requires_grad_(), parts_of(1, 5, 0)
+    result = function(x, cos.requires_grad_(), sin.requires_grad_(), layout)
+    assert torch.equal(result, x)
+    slope = draw(2, 3, 5, width, seed=1).to(dtype)
+    to_x, to_cos, to_sin = torch.autograd.grad(result, (x, cos, sin), slope)
+    assert torch.equal(to_x, slope)
+    assert to_cos.shape == to_sin.shape == cos.shape
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES])
 @pytest.mark.parametrize("memory", MEMORY)
 @pytest.mark.parametrize("block", [1, 70, 2**19])
