@@ -175,6 +175,7 @@ class MultimodalTransformer(nn.Module):
             coords, mask = place.coords[:, :seen], causal() & padding(place.real[:, :seen])
             x = self._run(self._embed_text(token), coords[:, -1:], mask, k_coords=coords, caches=caches)
 
+    @torch.compiler.disable
     def place(self, rows: MixedRows, *, more: int = 0) -> Place:
         """Where the tokens of the rows are, and so many of text behind each, which have no source."""
         device = self.embed.weight.device

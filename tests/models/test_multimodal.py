@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import mmpos
 from mmpos import Audio, Bare, Image, Text, Together, Video
@@ -205,3 +206,15 @@ def test_models_that_do_not_fit():
         make(patch_width=None)(MixedRows(ROWS))
     with pytest.raises(ValueError, match=r"sound_width \(4\) must be 3"):
         make(sound_width=4)(MixedRows(ROWS))
+
+
+@pytest.mark.parametrize("two_way", [False, True])
+def test_blocks_are_compiled_once_for_all_sizes(two_way):
+    """Where tokens stand is told by Python objects, so that it is found outside; what follows is traced as a whole."""
+    model, counter = make("alibi", depth=1, two_way=two_way), CompileCounterWithBackend("eager")
+    compiled, graphs = torch.compile(model, dynamic=True, backend=counter), []
+    for rows in ([*ROWS, ROWS[0]], ROWS[:2]):  # as many rows as axes would be taken for the same size
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(compiled(MixedRows(rows)), model(MixedRows(rows)), rtol=0, atol=0)
+        graphs.append(counter.frame_count)
+    assert graphs[0] == graphs[1] <= 4  # the blocks, the head, and what the checks of shapes add
