@@ -267,7 +267,10 @@ def _from_datetime64(array: Any, name: str) -> tuple[Tensor, Tensor | None, str]
     finer = {"ps": 10**3, "fs": 10**6, "as": 10**9}
     target = unit if unit in UNITS or unit in finer else "s"
     if (target, 1) != (unit, count):
-        converted = array.astype(f"datetime64[{target}]")
+        try:
+            converted = array.astype(f"datetime64[{target}]")
+        except OverflowError as error:  # of NumPy 2.5; those before wrap
+            raise ValueError(f"{name} of {array.dtype} must fit into int64 as datetime64[{target}]") from error
         _check_kept(converted, array, name)
         array = converted
     ticks = array.view(np.int64)

@@ -97,7 +97,10 @@ def import_av() -> Any:
 
 
 def _open(path: Path) -> Any:
-    return import_av().open(str(path), metadata_errors="replace")
+    av = import_av()
+    # Titles and the like may be text of any encoding, which PyAV reads by itself from 19 on.
+    options = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+    return av.open(str(path), **options)
 
 
 def _video(container: Any) -> tuple[Any, float]:

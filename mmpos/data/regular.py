@@ -99,7 +99,8 @@ def _day_of_month(days: Any) -> tuple[Any, Any]:
     """Days of the month, from 1, and how many days their months have."""
     months = days.astype("datetime64[M]")
     first = months.astype("datetime64[D]")
-    return (days - first).astype(np.int64) + 1, ((months + 1).astype("datetime64[D]") - first).astype(np.int64)
+    following = (months + np.timedelta64(1, "M")).astype("datetime64[D]")
+    return (days - first).astype(np.int64) + 1, (following - first).astype(np.int64)
 
 
 def _months(frequency: Frequency) -> int:

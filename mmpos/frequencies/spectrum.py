@@ -35,8 +35,8 @@ class Spectrum:
     """The pairs of each head; one head stands for all.
 
     An axis on which every pair repeats after a whole number of units has that as its period, others have 0.
-    Attention factors are ``(h, p)``, None where all are 1. Compiled for any size, tuples of numbers are constants, while
-    each number of a list, or of a pair, would be an input of its own.
+    Attention factors are ``(h, p)``, None where all are 1. Compiled for any size, tuples of numbers are constants; each
+    number of a list, or of a pair, would be an input of its own.
     """
 
     heads: tuple[tuple[Pair, ...], ...]

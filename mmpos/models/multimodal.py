@@ -20,6 +20,8 @@ from .stack import StackEncodings
 Rule: TypeAlias = str | Mapping[str, Any]
 """Name of a rule, or a mapping with its ``name`` and its options."""
 
+_outside: Any = torch.compiler.disable  # whose own type hides that of a method
+
 
 class Place(NamedTuple):
     """Where the tokens of rows are, padded on the left so that all rows end together.
@@ -175,9 +177,11 @@ class MultimodalTransformer(nn.Module):
             coords, mask = place.coords[:, :seen], causal() & padding(place.real[:, :seen])
             x = self._run(self._embed_text(token), coords[:, -1:], mask, k_coords=coords, caches=caches)
 
-    @torch.compiler.disable
+    @_outside
     def place(self, rows: MixedRows, *, more: int = 0) -> Place:
         """Where the tokens of the rows are, and so many of text behind each, which have no source."""
+        if not isinstance(rows, MixedRows):
+            raise TypeError(f"rows must be MixedRows, got {type(rows).__name__}")
         device = self.embed.weight.device
         places = {row: place for place, row in enumerate(dict.fromkeys(map(tuple, rows.segments)))}
         which = torch.tensor([places[tuple(row)] for row in rows.segments])  # rows that are alike are placed once

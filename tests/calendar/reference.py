@@ -1,7 +1,14 @@
 """What a calendar shows, by Python's datetime: the reference of these tests, good for the years 1 to 9999."""
 
 import calendar
+import warnings
 from datetime import UTC, datetime, timedelta, tzinfo
+
+import numpy as np
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of NumPy 2.5 that something without a unit should have one
+    NOTHING = np.datetime64("NaT")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmpos.calendar import calendar_fields, time_coords
-from tests.calendar.reference import PER_SECOND, seconds
+from tests.calendar.reference import NOTHING, PER_SECOND, seconds
 
 NAT = -(2**63)
 NANOSECONDS = {
@@ -110,7 +110,7 @@ def test_missing_is_nan_and_never_a_number():
     floats = torch.tensor([1.5, torch.nan, torch.inf, -torch.inf, 1e30], dtype=torch.float64)
     assert time_coords(floats, per="ms")[:, 0].isnan().tolist() == [False, True, True, True, True]
     with pytest.raises(ValueError, match="origin must not be missing"):
-        time_coords(torch.tensor([5]), origin=np.datetime64("NaT"))
+        time_coords(torch.tensor([5]), origin=NOTHING)
 
 
 def test_nothing_wraps():

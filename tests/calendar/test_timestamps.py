@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmpos.calendar import calendar_coords, time_coords
-from tests.calendar.reference import FIELDS, PER_SECOND, seconds, turns, wall
+from tests.calendar.reference import FIELDS, NOTHING, PER_SECOND, seconds, turns, wall
 
 DATES = [(2024, 2, 29, 12, 30, 15), (1969, 7, 20, 20, 17, 40), (2038, 1, 19, 3, 14, 8)]
 TIMES = [seconds(*date) for date in DATES]
@@ -112,7 +112,7 @@ def test_large_unsigned_integers_do_not_wrap():
 def test_missing_in_lists():
     for times in (
         [NAIVE[0], None],
-        [UTC[0], np.datetime64("NaT")],
+        [UTC[0], NOTHING],
         [np.datetime64(TEXT[0]), None],
         [NAIVE[0], float("nan")],
     ):
@@ -122,7 +122,7 @@ def test_missing_in_lists():
     assert time_coords([TIMES[0], None], per="d")[:, 0].isnan().tolist() == [False, True]
     assert time_coords([0.5, None])[:, 0].isnan().tolist() == [False, True]
     assert time_coords([float("nan")] * 3).isnan().all()
-    assert time_coords([np.datetime64("NaT")], per="d").isnan().all()
+    assert time_coords([NOTHING], per="d").isnan().all()
     # An integer beyond 2^53 stays exact beside a missing one.
     assert time_coords([2**60 + 1, None], "ns", origin=2**60, per="us")[0, 0] == 0.001
 

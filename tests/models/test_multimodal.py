@@ -204,6 +204,9 @@ def test_models_that_do_not_fit():
         MultimodalTransformer(rule={"text_step": 1})
     with pytest.raises(ValueError, match=r"patch_width \(None\) must be 5, as wide as what stands in the rows"):
         make(patch_width=None)(MixedRows(ROWS))
+    for call in (make(), lambda rows: make().answer(rows, 3), torch.compile(make(), backend="eager")):
+        with pytest.raises(TypeError, match="rows must be MixedRows, got list"):
+            call(ROWS)
     with pytest.raises(ValueError, match=r"sound_width \(4\) must be 3"):
         make(sound_width=4)(MixedRows(ROWS))
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mmpos
+from tests.calendar.reference import NOTHING
 
 PACKAGE = str(Path(mmpos.__file__).parent)
 
@@ -97,7 +98,7 @@ ODD = [
     None, True, False, -1, 0, 1, 3, 2.5, -0.5, float("nan"), float("inf"), 10**30, -(2**63), 2**63, 10**400, "", "text",
     "1e-4", "nan", b"bytes", 1j, [], (), {}, [1, 2], (1, "a"), [[1], [2, 3]], [None], {"a": 1}, {1, 2}, object, len,
     torch.float32, Decimal("NaN"), Decimal(3), Fraction(1, 3), np.float32(1.5), np.int64(3), np.array([1.0, 2.0]),
-    np.datetime64("NaT"), range(3), date(2024, 2, 29), datetime(2024, 2, 29, 1), timedelta(1), slice(None), ...,
+    NOTHING, range(3), date(2024, 2, 29), datetime(2024, 2, 29, 1), timedelta(1), slice(None), ...,
 ]  # fmt: skip
 
 

@@ -62,7 +62,8 @@ def test_ridge_is_that_of_scikit_learn():
                     origin = windows["times"][:, 13].numpy().view("datetime64[s]")
                     hours = (origin.astype("datetime64[h]").astype(int) + 3 * 24) % 168  # 1970 began on a Thursday
                     year = origin.astype("datetime64[Y]")
-                    begin, end = (when.astype("datetime64[s]").astype(int) for when in (year, year + 1))
+                    following = year + np.timedelta64(1, "Y")
+                    begin, end = (when.astype("datetime64[s]").astype(int) for when in (year, following))
                     turn = 2 * np.pi * (origin.astype(int) - begin) / (end - begin)
                     parts += [np.eye(168)[hours]] + [
                         wave(k * turn)[:, None] for k in (1, 2, 3) for wave in (np.sin, np.cos)
