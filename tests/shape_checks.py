@@ -8,8 +8,8 @@ function took and gave before, by types and shapes, is not compared again.
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Hashable
-from typing import Any, get_args
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, get_args, get_origin
 
 import jaxtyping
 import torch
@@ -43,6 +43,13 @@ def _has_shape(hint: Any) -> bool:
     return own or any(map(_has_shape, get_args(hint)))
 
 
+def _is_of_many(hint: Any) -> bool:
+    """Whether a value may hold any number of items, of which beartype looks at one by chance."""
+    args, origin = get_args(hint), get_origin(hint)
+    items = isinstance(origin, type) and issubclass(origin, Iterable) and (origin is not tuple or ... in args)
+    return items or any(map(_is_of_many, args))
+
+
 def _jaxtyped(plain: Callable, *targets: Callable, **options: Any) -> Callable:
     """`jaxtyping.jaxtyped`, but Dynamo, which cannot trace the checks, sees functions of mmpos as they are."""
     if not targets:
@@ -70,6 +77,7 @@ def _jaxtyped(plain: Callable, *targets: Callable, **options: Any) -> Callable:
 def _comparison(checked: Callable, target: Callable) -> Callable[[Any, tuple, dict], None]:
     """Raises if a result and the arguments that it is of do not have the shapes in the signature of ``target``."""
     given, seen = threading.local(), set()
+    samples = any(_has_shape(hint) and _is_of_many(hint) for hint in target.__annotations__.values())
 
     @checked
     @functools.wraps(target)
@@ -88,7 +96,7 @@ def _comparison(checked: Callable, target: Callable) -> Callable[[Any, tuple, di
             answer(*args, **kwargs)
         finally:
             del given.result  # or it would be kept
-        if key is not None:
+        if key is not None and not samples:
             seen.add(key)
 
     return compare
@@ -105,6 +113,6 @@ def _kind(value: Any) -> Hashable:
         return kind, *((name, _kind(item)) for name, item in value.items())
     if kind is str:
         return value
-    if issubclass(kind, Tensor | list | set | dict | tuple):
+    if issubclass(kind, Tensor | list | set | dict | tuple):  # which may hold tensors
         raise TypeError(f"{kind} is compared each time")
     return kind

@@ -222,6 +222,9 @@ def test_what_a_function_gives_is_checked_while_tests_run():
     def pair(x: Float[Tensor, "n"], gives) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
         return gives
 
+    def many(x: Float[Tensor, "n"], gives) -> tuple[Float[Tensor, "n"], ...]:
+        return gives
+
     def some(x: Float[Tensor, "n"], gives) -> list[Float[Tensor, "n"]]:
         return gives
 
@@ -229,6 +232,7 @@ def test_what_a_function_gives_is_checked_while_tests_run():
     right, wrong = torch.zeros(3), torch.zeros(4)
     for function, good, bad in (
         (give, right, wrong), (pair, (right, right), (right, wrong)), (some, [right], [wrong]),
+        (many, (right,), (wrong,)),
     ):  # fmt: skip
         function.__module__ = "mmpos"
         function = checked(function)
@@ -236,3 +240,6 @@ def test_what_a_function_gives_is_checked_while_tests_run():
             assert function(right, gives=good) is good
             with pytest.raises(jaxtyping.TypeCheckError, match=function.__name__):
                 function(right, gives=bad)
+    for count in range(1, 11):  # one item is looked at by chance: what passed is looked at again
+        with pytest.raises(jaxtyping.TypeCheckError, match="many"):
+            [function(right, gives=(wrong, *[right] * count)) for _ in range(500)]
